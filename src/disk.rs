@@ -1,0 +1,263 @@
+//! The one door to files: open, read, write by rename, fsync, cache hints.
+//!
+//! Invariants: a file that is read is opened once and read through that descriptor; what replaces another file appears
+//! whole or not at all.
+#![allow(clippy::disallowed_methods, clippy::disallowed_types)]
+
+use std::fs::{File, OpenOptions};
+use std::io::{self, IoSliceMut, Read as _, Write as _};
+use std::os::fd::AsFd as _;
+use std::os::unix::fs::{MetadataExt as _, OpenOptionsExt as _};
+use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use rustix::fs::{Advice, AtFlags, CWD, Mode, OFlags, fadvise};
+use rustix::io::ReadWriteFlags;
+use serde::{Deserialize, Serialize};
+
+/// What tells one version of a file from another without reading it.
+///
+/// Two equal stats mean the same bytes, unless the file was written again within one tick of the file system's clock:
+/// the caller looks at young files twice.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
+pub struct Stat {
+    /// The device; not compared across restarts, because a volume that is mounted again gets another number.
+    #[serde(skip)]
+    pub dev: u64,
+    /// The inode.
+    pub ino: u64,
+    /// Length in bytes.
+    pub size: u64,
+    /// Last change of the content: nanoseconds since 1970.
+    pub mtime_ns: i64,
+    /// Last change of content or inode: nanoseconds since 1970. No program can set it back.
+    pub ctime_ns: i64,
+}
+
+impl Stat {
+    /// Whether both describe the same version, whatever device number the volume has today.
+    pub fn same_version(&self, other: &Stat) -> bool {
+        (self.ino, self.size, self.mtime_ns, self.ctime_ns) == (other.ino, other.size, other.mtime_ns, other.ctime_ns)
+    }
+
+    /// From what the standard library read.
+    pub fn of(meta: &std::fs::Metadata) -> Stat {
+        Stat {
+            dev: meta.dev(),
+            ino: meta.ino(),
+            size: meta.size(),
+            mtime_ns: meta.mtime().saturating_mul(1_000_000_000).saturating_add(meta.mtime_nsec()),
+            ctime_ns: meta.ctime().saturating_mul(1_000_000_000).saturating_add(meta.ctime_nsec()),
+        }
+    }
+}
+
+/// Whether this kernel and file system take `RWF_DONTCACHE`; one refusal is enough to stop asking.
+static DONTCACHE: AtomicBool = AtomicBool::new(true);
+
+/// `RWF_DONTCACHE` (Linux 6.14): what this read brings into the page cache leaves it again; pages that were there stay.
+const RWF_DONTCACHE: ReadWriteFlags = ReadWriteFlags::from_bits_retain(0x80);
+
+/// A file that is open for reading: one descriptor for all of a version's bytes.
+#[derive(Debug)]
+pub struct ReadFile {
+    file: File,
+    path: PathBuf,
+}
+
+impl ReadFile {
+    /// Opens `path` without following a last link, and without waiting on a FIFO that took the file's place.
+    pub fn open(path: &Path) -> io::Result<ReadFile> {
+        let flags = OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::CLOEXEC | OFlags::NOATIME;
+        let open = |flags: OFlags| {
+            OpenOptions::new().read(true).custom_flags(i32::try_from(flags.bits()).unwrap_or(0)).open(path)
+        };
+        // Only the owner may leave the access time alone; everyone else may still read.
+        let file = match open(flags) {
+            Err(e) if e.kind() == io::ErrorKind::PermissionDenied => open(flags - OFlags::NOATIME)?,
+            other => other?,
+        };
+        if !file.metadata()?.is_file() {
+            return Err(io::Error::new(io::ErrorKind::InvalidInput, "not a regular file"));
+        }
+        Ok(ReadFile { file, path: path.to_owned() })
+    }
+
+    /// The path it was opened by.
+    pub fn path(&self) -> &Path {
+        &self.path
+    }
+
+    /// The version behind the descriptor, now.
+    pub fn stat(&self) -> io::Result<Stat> {
+        Ok(Stat::of(&self.file.metadata()?))
+    }
+
+    /// Fills `buffer` from `offset`; returns how many bytes there were (fewer only at the file's end).
+    pub fn read_at(&self, buffer: &mut [u8], offset: u64) -> io::Result<usize> {
+        let mut filled = 0;
+        while filled < buffer.len() {
+            match self.read_some(&mut buffer[filled..], offset + filled as u64) {
+                Ok(0) => break,
+                Ok(n) => filled += n,
+                Err(e) if e.kind() == io::ErrorKind::Interrupted => {}
+                Err(e) => return Err(e),
+            }
+        }
+        Ok(filled)
+    }
+
+    fn read_some(&self, buffer: &mut [u8], offset: u64) -> io::Result<usize> {
+        let fd = self.file.as_fd();
+        if DONTCACHE.load(Ordering::Relaxed) {
+            match rustix::io::preadv2(fd, &mut [IoSliceMut::new(buffer)], offset, RWF_DONTCACHE) {
+                Err(rustix::io::Errno::OPNOTSUPP | rustix::io::Errno::INVAL | rustix::io::Errno::NOSYS) => {
+                    DONTCACHE.store(false, Ordering::Relaxed);
+                }
+                other => return Ok(other?),
+            }
+        }
+        Ok(rustix::io::pread(fd, buffer, offset)?)
+    }
+
+    /// Says that the file will be read from front to back.
+    pub fn advise_sequential(&self) {
+        // A hint: a file system that can't take it reads all the same.
+        let _ = fadvise(&self.file, 0, None, Advice::Sequential);
+    }
+}
+
+/// Reads a whole small file, at most `limit_bytes` of it.
+///
+/// # Errors
+/// The file's own, or `InvalidData` when it is larger: nothing on the volume is trusted with our memory.
+pub fn read_small(path: &Path, limit_bytes: u64) -> io::Result<Vec<u8>> {
+    let file = ReadFile::open(path)?;
+    let mut bytes = Vec::new();
+    (&file.file).take(limit_bytes + 1).read_to_end(&mut bytes)?;
+    if bytes.len() as u64 > limit_bytes {
+        return Err(io::Error::new(io::ErrorKind::InvalidData, format!("larger than {limit_bytes} bytes")));
+    }
+    Ok(bytes)
+}
+
+/// Replaces `path` by `bytes`, whole or not at all, and durable once this returns.
+pub fn write_atomically(path: &Path, bytes: &[u8]) -> io::Result<()> {
+    let directory = path.parent().filter(|p| !p.as_os_str().is_empty()).unwrap_or(Path::new("."));
+    let name = path.file_name().ok_or_else(|| io::Error::new(io::ErrorKind::InvalidInput, "no file name"))?;
+    let mut temporary = name.to_owned();
+    temporary.push(format!(".{}.tmp", std::process::id()));
+    let temporary = directory.join(temporary);
+    let written = (|| {
+        let mut file = File::create(&temporary)?;
+        file.write_all(bytes)?;
+        file.sync_all()?;
+        std::fs::rename(&temporary, path)?;
+        File::open(directory)?.sync_all()
+    })();
+    if written.is_err() {
+        let _ = std::fs::remove_file(&temporary);
+    }
+    written
+}
+
+/// What is at `path` itself, links not followed.
+pub fn symlink_metadata(path: &Path) -> io::Result<std::fs::Metadata> {
+    std::fs::symlink_metadata(path)
+}
+
+/// What is at `path`, links followed.
+pub fn metadata(path: &Path) -> io::Result<std::fs::Metadata> {
+    std::fs::metadata(path)
+}
+
+/// The real path behind links.
+pub fn canonicalize(path: &Path) -> io::Result<PathBuf> {
+    std::fs::canonicalize(path)
+}
+
+/// Creates a directory and those above it.
+pub fn create_dir_all(path: &Path) -> io::Result<()> {
+    std::fs::create_dir_all(path)
+}
+
+/// Removes a file; one that is not there is no error.
+pub fn remove_file(path: &Path) -> io::Result<()> {
+    match std::fs::remove_file(path) {
+        Err(e) if e.kind() == io::ErrorKind::NotFound => Ok(()),
+        other => other,
+    }
+}
+
+/// Whether the process may write below `directory`.
+pub fn is_writable(directory: &Path) -> bool {
+    rustix::fs::accessat(CWD, directory, rustix::fs::Access::WRITE_OK | rustix::fs::Access::EXEC_OK, AtFlags::empty())
+        .is_ok()
+}
+
+/// The kind of file system below `path`, as far as it matters to a watcher.
+pub fn is_network_file_system(path: &Path) -> io::Result<bool> {
+    // linux/magic.h: NFS, CIFS, SMB2, Lustre, FUSE, 9p, Ceph, AFS, GPFS, OCFS2.
+    const NETWORK: [u32; 10] = [
+        0x6969,
+        0xFF53_4D42,
+        0xFE53_4D42,
+        0x0BD0_0BD0,
+        0x6573_5546,
+        0x0102_1997,
+        0x00C3_6400,
+        0x5346_414F,
+        0x4750_4653,
+        0x7461_636F,
+    ];
+    #[allow(clippy::cast_sign_loss, clippy::cast_possible_truncation)]
+    Ok(NETWORK.contains(&(rustix::fs::statfs(path)?.f_type as u32)))
+}
+
+/// A file that is only ever appended to, by one process at a time.
+#[derive(Debug)]
+pub struct AppendFile {
+    file: File,
+}
+
+impl AppendFile {
+    /// Opens or creates `path`, readable by its owner and group.
+    pub fn open(path: &Path) -> io::Result<AppendFile> {
+        Ok(AppendFile {
+            file: OpenOptions::new().create(true).read(true).append(true).mode(Mode::from(0o640).bits()).open(path)?,
+        })
+    }
+
+    /// Takes the exclusive lock, if nobody else has it; it goes with the descriptor, also after a SIGKILL.
+    pub fn try_lock(&self) -> io::Result<bool> {
+        match rustix::fs::flock(&self.file, rustix::fs::FlockOperation::NonBlockingLockExclusive) {
+            Ok(()) => Ok(true),
+            Err(rustix::io::Errno::WOULDBLOCK) => Ok(false),
+            Err(e) => Err(e.into()),
+        }
+    }
+
+    /// Appends all of `bytes`.
+    pub fn append(&mut self, bytes: &[u8]) -> io::Result<()> {
+        self.file.write_all(bytes)
+    }
+
+    /// Cuts the file to `len_bytes`: a torn tail, or what a failed append left.
+    pub fn truncate(&mut self, len_bytes: u64) -> io::Result<()> {
+        self.file.set_len(len_bytes)
+    }
+
+    /// Everything in it.
+    pub fn read_all(&mut self) -> io::Result<Vec<u8>> {
+        use std::io::{Seek as _, SeekFrom};
+        let mut bytes = Vec::new();
+        self.file.seek(SeekFrom::Start(0))?;
+        self.file.read_to_end(&mut bytes)?;
+        Ok(bytes)
+    }
+
+    /// Makes what was appended outlive the node.
+    pub fn sync(&self) -> io::Result<()> {
+        self.file.sync_data()
+    }
+}

@@ -1,0 +1,1 @@
+//! The one place where an outcome becomes an exit code and a hint.

@@ -1,0 +1,1 @@
+//! The head: the one small object that changes meaning, by compare-and-swap.

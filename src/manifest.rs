@@ -1,0 +1,1 @@
+//! The manifest: the end of a run, every file with its digest.

@@ -1,0 +1,1 @@
+//! End markers: DONE and FAILED in SRC's root.

@@ -1,0 +1,1 @@
+//! What is counted while it happens: the numbers behind `/metrics`, the live view and the manifest.
