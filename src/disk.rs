@@ -261,3 +261,11 @@ impl AppendFile {
         self.file.sync_data()
     }
 }
+
+/// Reads a whole small file that the user named, links followed; at most `limit_bytes` of it.
+///
+/// # Errors
+/// The file's own, or `InvalidData` when it is larger.
+pub fn read_small_following_links(path: &Path, limit_bytes: u64) -> io::Result<Vec<u8>> {
+    read_small(&canonicalize(path)?, limit_bytes)
+}
