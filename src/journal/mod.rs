@@ -426,7 +426,7 @@ fn in_memory_notice(path: &Path, error: &io::Error) -> String {
     )
 }
 
-fn random_id() -> String {
+pub(crate) fn random_id() -> String {
     let mut bytes = [0; 16];
     // Without the kernel's randomness nothing else works either (TLS, nonces).
     getrandom::fill(&mut bytes).expect("the kernel gives random bytes");
