@@ -2,8 +2,9 @@
 //!
 //! The store calls these while it holds its lock, which is what makes a conditional write atomic.
 
+use crate::clock;
 use http::HeaderMap;
-use s3s::dto::{ETagCondition, Timestamp, TimestampFormat};
+use s3s::dto::ETagCondition;
 use s3s::{S3Error, S3ErrorCode, S3Result, s3_error};
 use std::time::SystemTime;
 
@@ -37,9 +38,7 @@ impl Conditions {
         };
         // A date that can't be read is ignored, as HTTP asks.
         let date = |name: &str| {
-            let text = headers.get(format!("{prefix}{name}"))?.to_str().ok()?;
-            let date: Timestamp = Timestamp::parse(TimestampFormat::HttpDate, text).ok()?;
-            system_time(date)
+            clock::parse_http_date(headers.get(format!("{prefix}{name}"))?.to_str().ok()?)
         };
         Ok(Conditions {
             if_match: etag("if-match")?,
@@ -72,7 +71,9 @@ impl Conditions {
             _ => {}
         }
         match (&self.if_none_match, self.if_modified_since) {
-            (Some(condition), _) if matches(condition, etag) => Err(S3ErrorCode::NotModified.into()),
+            (Some(condition), _) if matches(condition, etag) => {
+                Err(S3ErrorCode::NotModified.into())
+            }
             (None, Some(date)) if modified <= date => Err(S3ErrorCode::NotModified.into()),
             _ => Ok(()),
         }
@@ -80,10 +81,11 @@ impl Conditions {
 
     /// The same for a source of a copy, where every refusal is a 412.
     pub fn check_copy(&self, etag: &str, modified: SystemTime) -> S3Result<()> {
-        self.check_read(etag, modified).map_err(|error| match error.code() {
-            S3ErrorCode::NotModified => failed("x-amz-copy-source-if-none-match"),
-            _ => error,
-        })
+        self.check_read(etag, modified)
+            .map_err(|error| match error.code() {
+                S3ErrorCode::NotModified => failed("x-amz-copy-source-if-none-match"),
+                _ => error,
+            })
     }
 }
 
@@ -95,14 +97,11 @@ fn matches(condition: &ETagCondition, etag: &str) -> bool {
 }
 
 fn failed(condition: &'static str) -> S3Error {
-    s3_error!(PreconditionFailed, "At least one of the pre-conditions you specified did not hold: {}", condition)
-}
-
-fn system_time(date: Timestamp) -> Option<SystemTime> {
-    let mut seconds = Vec::new();
-    date.format(TimestampFormat::EpochSeconds, &mut seconds).ok()?;
-    let seconds: f64 = std::str::from_utf8(&seconds).ok()?.parse().ok()?;
-    SystemTime::UNIX_EPOCH.checked_add(std::time::Duration::try_from_secs_f64(seconds).ok()?)
+    s3_error!(
+        PreconditionFailed,
+        "At least one of the pre-conditions you specified did not hold: {}",
+        condition
+    )
 }
 
 #[cfg(test)]
@@ -111,8 +110,12 @@ mod tests {
     use std::time::Duration;
 
     fn conditions(pairs: &[(&'static str, &str)]) -> Conditions {
-        let headers =
-            pairs.iter().map(|(name, value)| (http::HeaderName::from_static(name), value.parse().expect("a value")));
+        let headers = pairs.iter().map(|(name, value)| {
+            (
+                http::HeaderName::from_static(name),
+                value.parse().expect("a value"),
+            )
+        });
         Conditions::of(&headers.collect()).expect("valid conditions")
     }
 
@@ -133,7 +136,11 @@ mod tests {
             ("if-match", "*", Some("a"), None),
         ] {
             let found = code(conditions(&[(header, value)]).check_write(current));
-            assert_eq!(found.as_deref(), expected, "{header}: {value} on {current:?}");
+            assert_eq!(
+                found.as_deref(),
+                expected,
+                "{header}: {value} on {current:?}"
+            );
         }
     }
 
@@ -149,9 +156,15 @@ mod tests {
             (vec![("if-none-match", "\"b\"")], None),
             (vec![("if-modified-since", at)], Some("NotModified")),
             (vec![("if-modified-since", before)], None),
-            (vec![("if-unmodified-since", before)], Some("PreconditionFailed")),
+            (
+                vec![("if-unmodified-since", before)],
+                Some("PreconditionFailed"),
+            ),
             (vec![("if-unmodified-since", at)], None),
-            (vec![("if-match", "\"a\""), ("if-unmodified-since", before)], None),
+            (
+                vec![("if-match", "\"a\""), ("if-unmodified-since", before)],
+                None,
+            ),
         ] {
             let found = code(conditions(&pairs).check_read("a", modified));
             assert_eq!(found.as_deref(), expected, "{pairs:?}");
