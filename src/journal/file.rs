@@ -3,7 +3,7 @@
 //! `journal-<16 hex of sha256(DEST)>.jsonl` holds the lines, `….lock` beside it the lock and the holder's process id; the
 //! lock has a file of its own because compaction replaces the journal.
 
-use std::io::{self, BufRead};
+use std::io::{self, BufRead, Read as _};
 use std::path::{Path, PathBuf};
 
 use super::line::{self, Header, Line};
@@ -160,30 +160,15 @@ fn check_header(line: &[u8], destination_url: &str) -> Result<String, Unusable> 
     Ok(header.holder.into_owned())
 }
 
-/// Reads up to and with the next newline; of a line beyond the limit only the last byte is kept, which is garbled enough.
-/// Returns its length in bytes.
+/// Reads up to and with the next newline; of a line beyond the limit only the end is kept, which is garbled enough.
+/// Returns its length in bytes, 0 at the end.
 fn next_line(source: &mut impl BufRead, buffer: &mut Vec<u8>) -> io::Result<u64> {
-    buffer.clear();
     let mut len_bytes = 0;
     loop {
-        let ready = match source.fill_buf() {
-            Err(e) if e.kind() == io::ErrorKind::Interrupted => continue,
-            other => other?,
-        };
-        if ready.is_empty() {
-            return Ok(len_bytes);
-        }
-        let newline = ready.iter().position(|&byte| byte == b'\n');
-        let taken = newline.map_or(ready.len(), |at| at + 1);
-        if buffer.len() + taken > line::MAX_LINE_BYTES {
-            buffer.clear();
-            buffer.push(ready[taken - 1]);
-        } else {
-            buffer.extend_from_slice(&ready[..taken]);
-        }
-        source.consume(taken);
+        buffer.clear();
+        let taken = (&mut *source).take(line::MAX_LINE_BYTES as u64).read_until(b'\n', buffer)?;
         len_bytes += taken as u64;
-        if newline.is_some() {
+        if taken < line::MAX_LINE_BYTES || buffer.ends_with(b"\n") {
             return Ok(len_bytes);
         }
     }

@@ -3,6 +3,7 @@
 //! Invariant: `live_bytes` is the length of the lines that a compaction would write, less the header.
 
 use std::collections::HashMap;
+use std::collections::hash_map::Entry;
 
 use super::line::Line;
 use super::{Ended, OpenUpload, Uploaded};
@@ -55,13 +56,14 @@ impl State {
 
     pub fn record(&mut self, key: Key, uploaded: Uploaded, len_bytes: u64) {
         self.live_bytes += len_bytes;
-        match self.files.get_mut(&key) {
-            Some(entry) => {
-                let old = std::mem::replace(&mut **entry, uploaded);
-                self.outlived(&Line::uploaded(&key, &old));
+        match self.files.entry(key) {
+            Entry::Occupied(mut entry) => {
+                let old = std::mem::replace(&mut **entry.get_mut(), uploaded);
+                let replaced_bytes = Line::uploaded(entry.key(), &old).len_bytes();
+                self.live_bytes = self.live_bytes.saturating_sub(replaced_bytes);
             }
-            None => {
-                self.files.insert(key, Box::new(uploaded));
+            Entry::Vacant(entry) => {
+                entry.insert(Box::new(uploaded));
             }
         }
     }
