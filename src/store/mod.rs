@@ -16,6 +16,7 @@ use crate::digest::Sha256;
 use crate::key::{Key, Prefix};
 
 pub mod faults;
+pub mod inventory;
 pub mod local;
 pub mod probe;
 pub mod retry;

@@ -14,7 +14,7 @@ type Change = Box<dyn FnOnce(&mut Head) + Send>;
 enum Command {
     Check(oneshot::Sender<Result<(), LeaseError>>),
     Update(Change, oneshot::Sender<Result<(), LeaseError>>),
-    Archive(oneshot::Sender<Result<(), LeaseError>>),
+    Archive(oneshot::Sender<Result<(), LeaseError>>, oneshot::Sender<u64>),
     Release(Change, oneshot::Sender<Result<(), LeaseError>>),
 }
 
@@ -47,9 +47,11 @@ impl Hold {
         self.ask(|answer| Command::Update(Box::new(change), answer)).await
     }
 
-    /// Moves the verdict of an earlier run out of the way.
-    pub async fn archive(&self) -> Result<(), LeaseError> {
-        self.ask(Command::Archive).await
+    /// Moves the verdict of an earlier run out of the way; returns the number of the run that begins.
+    pub async fn archive(&self) -> Result<u64, LeaseError> {
+        let (sender, run) = oneshot::channel();
+        self.ask(|answer| Command::Archive(answer, sender)).await?;
+        run.await.map_err(|_| self.gone())
     }
 
     /// Gives the head back, with a last change.
@@ -105,7 +107,11 @@ async fn keep(
                     (ours, Some(answer))
                 }
                 Some(Command::Update(change, answer)) => (lease.update(change).await, Some(answer)),
-                Some(Command::Archive(answer)) => (archive_verdict(&store, &mut lease).await, Some(answer)),
+                Some(Command::Archive(answer, run)) => {
+                    let archived = archive_verdict(&store, &mut lease).await;
+                    let _ = run.send(lease.head().run);
+                    (archived, Some(answer))
+                }
                 Some(Command::Release(change, answer)) => {
                     let released = lease.release(change).await;
                     // Nobody listens when the engine is gone already.

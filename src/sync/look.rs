@@ -16,7 +16,7 @@ use crate::disk;
 use crate::key::Key;
 use crate::sync::Event;
 use crate::sync::scan::{Found, Tree, Unnameable, Visitor};
-use crate::sync::watch::{Hint, WatchError, Watcher};
+use crate::sync::inotify::{Hint, WatchError, Watcher};
 
 /// What speaks for a file being complete.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]

@@ -33,7 +33,7 @@ pub mod plan;
 pub mod scan;
 pub mod settle;
 pub mod upload;
-pub mod watch;
+pub mod inotify;
 
 mod drain;
 mod follow;
@@ -41,7 +41,7 @@ mod once;
 mod prove;
 mod recover;
 
-pub use follow::watch as watch_source;
+pub use follow::watch;
 pub use once::{dry_run, sync};
 
 use commit::Hold;
@@ -81,7 +81,7 @@ pub enum Event {
         /// Which one.
         id: u64,
         /// Why not every directory could be watched.
-        unwatched: Option<self::watch::WatchError>,
+        unwatched: Option<inotify::WatchError>,
     },
 }
 
@@ -158,6 +158,10 @@ pub(crate) struct Engine {
     marker: Option<Marker>,
     passed: HashSet<MarkerIdentity>,
     run_end: Option<crate::head::RunEnd>,
+    /// A manifest and a marker of a run that ended are in the bucket: nothing may change before they are moved away.
+    verdict_stands: bool,
+    marker_gone: bool,
+    grace_ends: Option<Instant>,
     run: u64,
     started_at: String,
     stop: Option<Ending>,
@@ -348,12 +352,12 @@ impl Engine {
         }
         if MarkerKind::of(key).is_some() {
             self.last_change = clock::now();
-            self.passed.clear();
+            self.marker_gone = true;
         }
         self.abort_upload(key);
     }
 
-    fn on_scan_ended(&mut self, id: u64, unwatched: Option<self::watch::WatchError>) {
+    fn on_scan_ended(&mut self, id: u64, unwatched: Option<inotify::WatchError>) {
         self.scanning.running = None;
         let vanished: Vec<Key> = self
             .pending
@@ -382,11 +386,11 @@ impl Engine {
         }
     }
 
-    fn say_unwatched(&mut self, error: &self::watch::WatchError) {
+    fn say_unwatched(&mut self, error: &inotify::WatchError) {
         let polling = Duration::from_secs(10);
         self.rescan_interval = self.rescan_interval.map(|interval| interval.min(polling));
         let hint = match error {
-            self::watch::WatchError::Limit => "raise fs.inotify.max_user_watches or max_user_instances on the node",
+            inotify::WatchError::Limit => "raise fs.inotify.max_user_watches or max_user_instances on the node",
             _ => "changes are found by scanning alone",
         };
         tracing::warn!(?error, hint, "inotify can't watch every directory: scanning every {} s", polling.as_secs());
@@ -402,6 +406,8 @@ impl Engine {
             self.metrics.overflow();
         }
         tracing::debug!(why, "scan");
+        // Only what this scan sees counts as present.
+        self.present.clear();
         self.metrics.rescans(why);
         self.tick += 1;
         self.scanning.tick = self.tick;
@@ -421,7 +427,7 @@ impl Engine {
         }
         let (files, bytes) = self.pending.count();
         self.metrics.queue(files, bytes);
-        self.metrics.oldest_unsynced(self.pending.oldest_if_cheap(now));
+        self.metrics.oldest_unsynced(self.pending.oldest(now));
         if self.jobs.is_empty() {
             // Nothing is stuck when nothing is to be done.
             self.metrics.progress_beat();
@@ -436,7 +442,7 @@ impl Engine {
 
     /// Begins what may begin: up to a bounded number of jobs a lane.
     fn dispatch(&mut self) {
-        if self.stop.is_some() {
+        if self.stop.is_some() || self.verdict_stands && !self.rules.draining {
             return;
         }
         for (lane, &limit) in LANES.iter().enumerate() {

@@ -79,6 +79,7 @@ pub struct PendingFiles {
     bytes: u64,
     sending: [usize; 2],
     sent_at: HashMap<Key, Instant>,
+    oldest: Option<(Instant, Instant)>,
 }
 
 /// Which lane a file of this size takes.
@@ -99,6 +100,7 @@ impl PendingFiles {
             bytes: 0,
             sending: [0; 2],
             sent_at: HashMap::new(),
+            oldest: None,
         }
     }
 
@@ -282,9 +284,19 @@ impl PendingFiles {
         self.files.iter()
     }
 
-    /// The time at which the oldest of them was noticed.
-    pub fn oldest(&self) -> Option<Instant> {
-        self.files.values().map(|pending| pending.noticed).min()
+    /// The time at which the oldest of them was noticed, found out at most once a second.
+    pub fn oldest(&mut self, now: Instant) -> Option<Instant> {
+        if self.files.is_empty() {
+            self.oldest = None;
+        } else if self.oldest.is_none_or(|(asked, _)| now.duration_since(asked) >= Duration::from_secs(1)) {
+            self.oldest = self.files.values().map(|pending| pending.noticed).min().map(|oldest| (now, oldest));
+        }
+        self.oldest.map(|(_, oldest)| oldest)
+    }
+
+    /// How long a file without an event takes to settle.
+    pub fn settle(&self) -> Duration {
+        self.times.settle
     }
 }
 
