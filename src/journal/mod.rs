@@ -177,7 +177,7 @@ impl Journal {
     fn in_memory(destination_url: &str) -> Journal {
         Journal {
             destination: destination_url.to_owned(),
-            holder: random_id(),
+            holder: random_hex(),
             created_at: clock::timestamp(),
             state: State::default(),
             was_empty: true,
@@ -426,9 +426,12 @@ fn in_memory_notice(path: &Path, error: &io::Error) -> String {
     )
 }
 
-pub(crate) fn random_id() -> String {
+/// A name that nobody else has: 128 random bits in hexadecimal. For holders and for the nonces of uploads.
+///
+/// # Panics
+/// When the kernel has no randomness; without it nothing else (TLS, signatures) works either.
+pub fn random_hex() -> String {
     let mut bytes = [0; 16];
-    // Without the kernel's randomness nothing else works either (TLS, nonces).
     getrandom::fill(&mut bytes).expect("the kernel gives random bytes");
     bytes.iter().map(|byte| format!("{byte:02x}")).collect()
 }

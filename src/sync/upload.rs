@@ -393,7 +393,7 @@ impl Uploader {
         let (id, nonce, mut stored) = match found {
             Some(found) => found,
             None => {
-                let nonce = crate::journal::random_id();
+                let nonce = crate::journal::random_hex();
                 let options =
                     WriteOptions { metadata: vec![(NONCE.to_owned(), nonce.clone())], ..WriteOptions::default() };
                 (self.store.create_upload(&job.key, options).await?, nonce, BTreeMap::new())
