@@ -173,6 +173,10 @@ pub struct WriteOptions {
     pub metadata: Vec<(String, String)>,
     /// MIME type; the store's default where there is none.
     pub content_type: Option<&'static str>,
+    /// For [`Store::create_upload`]: some parts will be copies ([`Store::copy_part`]). MinIO refuses those in an upload that
+    /// declares checksums, so this one goes without (the bytes sent are still checked) and the object will have none. Only
+    /// the process that began such an upload goes on with it.
+    pub for_copies: bool,
 }
 
 impl WriteOptions {

@@ -167,6 +167,7 @@ pub(super) fn classify(code: Option<&str>, status: u16) -> ErrorKind {
         | "InternalServerError"
         | "TemporaryRedirect"
         | "XMinioStorageFull"
+        | "InsufficientStorage"
         | "XMinioServerNotInitialized"
         | "XMinioBackendDown"
         | "QuotaExceeded"
@@ -192,7 +193,10 @@ pub(super) fn classify(code: Option<&str>, status: u16) -> ErrorKind {
         | "MetadataTooLarge"
         | "XMinioInvalidObjectName"
         | "XMinioObjectExistsAsDirectory"
-        | "XMinioParentIsObject" => Refused,
+        | "XMinioParentIsObject"
+        | "DirectoryObjectContainsData"
+        | "ExistingObjectIsDirectory"
+        | "ObjectParentIsFile" => Refused,
         _ => match status {
             200..=299 => Retry(Why::Server),
             301 | 307 | 308 | 401 | 403 => Stop,
@@ -268,10 +272,15 @@ fn hint(code: &str, failure: &Failure, operation: &str, place: &Place) -> Option
         "KeyTooLong" | "KeyTooLongError" | "XMinioInvalidObjectName" => {
             "the store takes no object of this name (S3: 1,024 bytes; a store on a file system: 255 a segment)".to_owned()
         }
-        "XMinioParentIsObject" | "XMinioObjectExistsAsDirectory" => {
-            "this store can't hold an object a and an object a/b at once: rename one or exclude it".to_owned()
+        "XMinioParentIsObject"
+        | "XMinioObjectExistsAsDirectory"
+        | "ExistingObjectIsDirectory"
+        | "ObjectParentIsFile" => {
+            "a store on a file system can't hold an object a and an object a/b at once, nor a segment of a name above 255 \
+             bytes: rename or exclude it"
+                .to_owned()
         }
-        "XMinioStorageFull" | "QuotaExceeded" | "XMinioAdminBucketQuotaExceeded" => {
+        "XMinioStorageFull" | "InsufficientStorage" | "QuotaExceeded" | "XMinioAdminBucketQuotaExceeded" => {
             "the store is full: free space there; uploads go on when there is room".to_owned()
         }
         _ => return None,

@@ -14,8 +14,9 @@ mod operations;
 mod signing;
 mod transport;
 
+use std::collections::HashSet;
 use std::future::Future;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex};
 
 use aws_config::environment::EnvironmentVariableRegionProvider;
 use aws_config::meta::region::RegionProviderChain;
@@ -52,6 +53,8 @@ pub struct S3Store {
     place: Place,
     credentials: Arc<ForgettingCache>,
     page_size: i32,
+    /// See [`super::WriteOptions::for_copies`].
+    undeclared: Mutex<HashSet<String>>,
 }
 
 impl S3Store {
@@ -106,7 +109,7 @@ impl S3Store {
             .timeout_config(TimeoutConfig::builder().connect_timeout(CONNECT_TIMEOUT).build())
             .stalled_stream_protection(StalledStreamProtectionConfig::enabled().grace_period(STALL_GRACE).build())
             .identity_cache(identity::Handle(credentials.clone()))
-            .interceptor(signing::SignWithOurDigest)
+            .interceptor(signing::SignWithHeader)
             .build();
         Ok(S3Store {
             client: Client::from_conf(config),
@@ -114,6 +117,7 @@ impl S3Store {
             place: Place { bucket: bucket.to_owned(), endpoint, region: region.to_string() },
             credentials,
             page_size: i32::from(options.page_size.clamp(1, 1000)),
+            undeclared: Mutex::default(),
         })
     }
 

@@ -1,15 +1,19 @@
 //! The [`Store`] over S3's operations, one request each (a listing of parts or uploads: one a page).
 
+use std::collections::HashSet;
+use std::sync::{MutexGuard, PoisonError};
+
 use async_trait::async_trait;
 use aws_sdk_s3::operation::get_object::builders::GetObjectFluentBuilder;
 use aws_sdk_s3::operation::get_object::{GetObjectError, GetObjectOutput};
 use aws_sdk_s3::types::{
     ChecksumAlgorithm, ChecksumMode, CompletedMultipartUpload, CompletedPart, EncodingType, MetadataDirective,
 };
-use futures_util::StreamExt as _;
+use futures_util::{FutureExt as _, StreamExt as _};
 
 use super::body::{ReadFault, time_limit, to_stream};
 use super::names::{copy_source, decode_listed};
+use super::signing::SignWithDigest;
 use super::{S3Store, errors};
 use crate::clock::Duration;
 use crate::digest::Sha256;
@@ -26,6 +30,11 @@ const SMALL: Duration = Duration::from_secs(60);
 const SERVER_SIDE: Duration = Duration::from_secs(15 * 60);
 
 impl S3Store {
+    /// Uploads that were begun without checksums, because parts of them are copies.
+    fn undeclared(&self) -> MutexGuard<'_, HashSet<String>> {
+        self.undeclared.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
     fn full(&self, key: &Key) -> String {
         self.prefix.join(key)
     }
@@ -191,16 +200,21 @@ impl Store for S3Store {
             .create_multipart_upload()
             .bucket(&self.place.bucket)
             .key(self.full(key))
-            .checksum_algorithm(ChecksumAlgorithm::Sha256)
+            .set_checksum_algorithm((!options.for_copies).then_some(ChecksumAlgorithm::Sha256))
             .set_metadata(metadata_of(&options))
             .set_content_type(options.content_type.map(str::to_owned))
             .send();
         let answer = self.answer("CreateMultipartUpload", Some(key), SMALL, request).await?;
-        answer.upload_id.map(UploadId).ok_or_else(|| self.incomplete("CreateMultipartUpload", key, "UploadId"))
+        let id = answer.upload_id.ok_or_else(|| self.incomplete("CreateMultipartUpload", key, "UploadId"))?;
+        if options.for_copies {
+            self.undeclared().insert(id.clone());
+        }
+        Ok(UploadId(id))
     }
 
     async fn put_part(&self, key: &Key, id: &UploadId, number: u32, body: Body) -> Result<StoredPart, StoreError> {
         let (len_bytes, sha256) = (body.len_bytes, body.sha256);
+        let declared = !self.undeclared().contains(&id.0);
         let (stream, fault) = to_stream(body);
         let request = self
             .client
@@ -210,9 +224,14 @@ impl Store for S3Store {
             .upload_id(&id.0)
             .part_number(i32::try_from(number).unwrap_or(i32::MAX))
             .content_length(i64::try_from(len_bytes).unwrap_or(i64::MAX))
-            .checksum_sha256(sha256.to_base64())
-            .body(stream)
-            .send();
+            .set_checksum_sha256(declared.then(|| sha256.to_base64()))
+            .body(stream);
+        // Without the header it is the signature alone that binds the bytes to the digest.
+        let request = if declared {
+            request.send().left_future()
+        } else {
+            request.customize().interceptor(SignWithDigest(sha256)).send().right_future()
+        };
         let answer = self
             .answer("UploadPart", Some(key), time_limit(len_bytes), request)
             .await
@@ -301,7 +320,6 @@ impl Store for S3Store {
                 .bucket(&self.place.bucket)
                 .prefix(&full)
                 .encoding_type(EncodingType::Url)
-                .max_uploads(self.page_size)
                 .set_key_marker(marker.0.clone())
                 .set_upload_id_marker(marker.1.clone())
                 .send();
@@ -353,12 +371,14 @@ impl Store for S3Store {
             .answer("CompleteMultipartUpload", Some(key), SERVER_SIDE, request)
             .await
             .map_err(|e| Self::with_condition(e, &condition))?;
+        self.undeclared().remove(&id.0);
         Ok(Written { etag: self.etag("CompleteMultipartUpload", key, answer.e_tag)?, checksum: answer.checksum_sha256 })
     }
 
     async fn abort(&self, key: &Key, id: &UploadId) -> Result<(), StoreError> {
         let request =
             self.client.abort_multipart_upload().bucket(&self.place.bucket).key(self.full(key)).upload_id(&id.0).send();
+        self.undeclared().remove(&id.0);
         match self.answer("AbortMultipartUpload", Some(key), SMALL, request).await {
             Ok(_) => Ok(()),
             Err(error) if error.kind == ErrorKind::Missing => Ok(()),

@@ -12,14 +12,14 @@ use crate::digest::Sha256;
 
 const CHECKSUM_HEADER: &str = "x-amz-checksum-sha256";
 
-/// Gives the signer the digest that the request already carries.
+/// Gives the signer the digest that the request's checksum header already carries.
 #[derive(Debug)]
-pub(super) struct SignWithOurDigest;
+pub(super) struct SignWithHeader;
 
 #[dyn_dispatch_hint]
-impl Intercept for SignWithOurDigest {
+impl Intercept for SignWithHeader {
     fn name(&self) -> &'static str {
-        "SignWithOurDigest"
+        "SignWithHeader"
     }
 
     fn modify_before_signing(
@@ -31,6 +31,27 @@ impl Intercept for SignWithOurDigest {
         if let Some(digest) = context.request().headers().get(CHECKSUM_HEADER).and_then(Sha256::from_base64) {
             config.interceptor_state().store_put(PayloadSigningOverride::Precomputed(digest.to_hex()));
         }
+        Ok(())
+    }
+}
+
+/// The same for a request that carries no checksum header: the digest is given for this one.
+#[derive(Debug)]
+pub(super) struct SignWithDigest(pub(super) Sha256);
+
+#[dyn_dispatch_hint]
+impl Intercept for SignWithDigest {
+    fn name(&self) -> &'static str {
+        "SignWithDigest"
+    }
+
+    fn modify_before_signing(
+        &self,
+        _: &mut BeforeTransmitInterceptorContextMut<'_>,
+        _: &RuntimeComponents,
+        config: &mut ConfigBag,
+    ) -> Result<(), BoxError> {
+        config.interceptor_state().store_put(PayloadSigningOverride::Precomputed(self.0.to_hex()));
         Ok(())
     }
 }
