@@ -169,8 +169,9 @@ impl Lease {
     /// Changes the head, which commits whatever `change` says.
     ///
     /// # Errors
-    /// [`LeaseError::Superseded`] when it is ours no more; else the store's: then the change may have happened or not, and
-    /// calling again settles that before it changes anything.
+    /// [`LeaseError::Superseded`] when it is ours no more; else the store's. After one that is worth another try the change
+    /// may have happened or not: calling again reads the head first and changes what is there, so `change` says what shall
+    /// be and not what to add.
     pub async fn update(&mut self, change: impl FnOnce(&mut Head) + Send) -> Result<(), LeaseError> {
         self.swap(|head| {
             change(head);
@@ -243,7 +244,7 @@ impl Lease {
             Ok(())
         } else if self.holds(&found) {
             // Still ours, but not what we know: an earlier write of ours arrived late. The caller's next try catches up.
-            Err(LeaseError::Store(error.unwrap_or_else(|| self.unsettled())))
+            Err(LeaseError::Store(error.filter(StoreError::is_retry).unwrap_or_else(|| self.unsettled())))
         } else {
             Err(LeaseError::Superseded(found.holder.map(Box::new)))
         }

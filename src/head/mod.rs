@@ -214,12 +214,9 @@ impl Head {
     }
 }
 
-/// What happens to every change of the head in the bucket.
-#[cfg(test)]
-mod tests;
-
 #[cfg(test)]
 mod archive_tests;
-
 #[cfg(test)]
 mod test_store;
+#[cfg(test)]
+mod tests;
