@@ -302,7 +302,7 @@ async fn write(store: &dyn Store, head: &Head, condition: Condition) -> Result<E
 }
 
 /// One small object whole, or `Some((None, _))` when it is larger than `limit_bytes`.
-pub(super) async fn read_control(
+pub(crate) async fn read_control(
     store: &dyn Store,
     key: &Key,
     limit_bytes: u64,
@@ -346,6 +346,6 @@ async fn next_run(store: &dyn Store) -> Result<u64, StoreError> {
 }
 
 /// An object as a person would name it.
-pub(super) fn url_of(store: &dyn Store, key: &Key) -> String {
+pub(crate) fn url_of(store: &dyn Store, key: &Key) -> String {
     format!("{}/{key}", store.url().trim_end_matches('/'))
 }
