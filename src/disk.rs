@@ -326,3 +326,11 @@ pub fn rename(from: &Path, to: &Path) -> io::Result<()> {
 pub fn sync_directory(directory: &Path) -> io::Result<()> {
     File::open(directory)?.sync_all()
 }
+
+/// Reads a whole small file that the user named, links followed; at most `limit_bytes` of it.
+///
+/// # Errors
+/// The file's own, or `InvalidData` when it is larger.
+pub fn read_small_following_links(path: &Path, limit_bytes: u64) -> io::Result<Vec<u8>> {
+    read_small(&canonicalize(path)?, limit_bytes)
+}

@@ -16,7 +16,7 @@ use crate::disk;
 use crate::key::Key;
 use crate::sync::Event;
 use crate::sync::scan::{Found, Tree, Unnameable, Visitor};
-use crate::sync::watch::{Hint, WatchError, Watcher};
+use crate::sync::inotify::{Hint, WatchError, Watcher};
 
 /// What speaks for a file being complete.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -49,7 +49,7 @@ pub struct Looks {
 
 enum Ask {
     Hint(Hint),
-    Look(Key),
+    Look(Key, Evidence),
 }
 
 /// More hints than this are answered by a rescan.
@@ -101,11 +101,11 @@ impl Looker {
         (Looker { asks, waiting, watcher, tree, events }, error)
     }
 
-    /// Asks for a look at one key.
-    pub fn look(&self, key: Key) {
+    /// Asks for a look at one key, of which this much is known already.
+    pub fn look(&self, key: Key, evidence: Evidence) {
         self.waiting.fetch_add(1, Ordering::Relaxed);
         // The thread ends only with the engine.
-        let _ = self.asks.send(Ask::Look(key));
+        let _ = self.asks.send(Ask::Look(key, evidence));
     }
 
     /// The tree that is looked at.
@@ -214,7 +214,7 @@ impl Worker {
         let mut rescan = None;
         for ask in batch {
             let (path, evidence) = match ask {
-                Ask::Look(key) => (self.tree.path(&key), Evidence::Seen),
+                Ask::Look(key, evidence) => (self.tree.path(&key), evidence),
                 Ask::Hint(Hint::Rescan(why)) => {
                     rescan = Some(why);
                     continue;
