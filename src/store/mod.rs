@@ -67,14 +67,7 @@ impl Default for OpenOptions {
 pub async fn open(destination: &Destination, options: &OpenOptions) -> Result<SharedStore, StoreError> {
     Ok(match destination {
         Destination::S3 { bucket, prefix } => Arc::new(s3::S3Store::connect(bucket, prefix, options).await?),
-        Destination::File { .. } => {
-            return Err(StoreError::new(
-                ErrorKind::Unsupported,
-                "Connect",
-                destination.url(),
-                "file:// is not built yet",
-            ));
-        }
+        Destination::File { directory } => Arc::new(local::LocalStore::open(directory, options)?),
     })
 }
 

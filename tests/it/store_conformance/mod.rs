@@ -64,6 +64,29 @@ async fn run_all(subject: &Subject) {
     cases::copies::run(subject).await;
 }
 
+#[tokio::test(flavor = "multi_thread")]
+async fn a_directory_conforms() {
+    let directory = tempfile::tempdir().expect("a temporary directory");
+    let destination = Destination::File { directory: directory.path().join("made/when/needed") };
+    let paged = OpenOptions { page_size: 3, ..OpenOptions::default() };
+    let known = Known {
+        returns_checksums: true,
+        nesting: Nesting::Refused,
+        longest_segment_bytes: 255,
+        limits_keys: true,
+        refuses_small_parts: false,
+        forgets_completed_uploads: true,
+        conditional_copies: true,
+    };
+    let subject = Subject {
+        name: "directory",
+        store: store::open(&destination, &OpenOptions::default()).await.expect("a store"),
+        paged: store::open(&destination, &paged).await.expect("a store"),
+        known,
+    };
+    run_all(&subject).await;
+}
+
 async fn on_s3(name: &'static str, options: OpenOptions, known: Known) -> Subject {
     let destination = Destination::S3 { bucket: BUCKET.to_owned(), prefix: Prefix::new("team/job").expect("a prefix") };
     let open = async |options: &OpenOptions| store::open(&destination, options).await.expect("a store");
