@@ -17,9 +17,12 @@ use crate::key::{Key, Prefix};
 
 pub mod faults;
 pub mod local;
+mod operation;
 pub mod probe;
 pub mod retry;
 pub mod s3;
+
+pub use self::operation::Operation;
 
 /// A store that is shared between tasks.
 pub type SharedStore = Arc<dyn Store>;

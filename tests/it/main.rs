@@ -1,3 +1,6 @@
 //! The integration tests, one binary: a sandbox, a server, the real thing.
 
 mod store_conformance;
+mod store_probe;
+mod store_retry;
+mod store_s3;
