@@ -224,6 +224,7 @@ async fn a_crash_leaves_a_store_that_tells_the_truth() {
     fs::write(root.path().join("bucket/replaced"), "after the crash").expect("the write succeeds");
     fs::remove_file(root.path().join("bucket/removed")).expect("the file was there");
     fs::write(root.path().join(".dev-s3/tmp/17"), "half a body").expect("the write succeeds");
+    fs::write(root.path().join(".dev-s3/parts/orphan"), "a part").expect("the write succeeds");
     let log = root.path().join(".dev-s3/bucket.log");
     let text = fs::read_to_string(&log).expect("the log");
     fs::write(&log, format!("{text}{{\"record\":\"put\",\"key\":\"to"))
@@ -240,6 +241,14 @@ async fn a_crash_leaves_a_store_that_tells_the_truth() {
     ];
     assert_eq!(objects, expected);
     assert!(files(&root.path().join(".dev-s3/tmp")).is_empty());
+    assert!(files(&root.path().join(".dev-s3/parts")).is_empty());
+
+    fs::remove_file(root.path().join("bucket/kept")).expect("the file was there");
+    assert!(
+        server
+            .delete(BUCKET, "kept")
+            .expect("what is gone can be deleted")
+    );
 }
 
 #[tokio::test]
