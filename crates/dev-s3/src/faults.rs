@@ -62,7 +62,8 @@ pub enum Fault {
     },
     /// The operation is carried out, then the connection is reset instead of an answer.
     LoseAnswer,
-    /// One bit of this byte of the body is turned over on its way in, before anything is checked.
+    /// One bit of this byte of the body is turned over on its way in, before anything is checked. Without effect
+    /// on content that is discarded unread.
     FlipReceived {
         /// Which byte, from 0; beyond the body's end: the last one.
         at: u64,

@@ -142,7 +142,7 @@ impl Server {
         Ok(server)
     }
 
-    /// Stops: resets every connection and frees the port. Returns at once if the server runs on the caller's
+    /// Stops: ends every connection and frees the port. Returns at once if the server runs on the caller's
     /// runtime (see [`Server::stopped`]), and when all is done if it has a thread of its own.
     pub fn stop(&self) {
         self.store.close();

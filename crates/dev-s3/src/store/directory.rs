@@ -17,7 +17,7 @@ use super::{Bucket, Object, ObjectInfo};
 use crate::checksum::{etag_of, hex};
 use s3s::crypto::{Checksum as _, Sha256};
 use serde::{Deserialize, Serialize};
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fs::{self, File};
 use std::io::{self, Write as _};
 use std::os::unix::fs::MetadataExt as _;
@@ -77,6 +77,7 @@ impl Directory {
                 buckets.insert(name.to_owned(), bucket);
             }
         }
+        directory.sweep_parts(&buckets)?;
         Ok((directory, buckets))
     }
 
@@ -109,7 +110,7 @@ impl Directory {
         if let Some(Blob::File(old)) = old
             && *old != place
         {
-            fs::remove_file(old)?;
+            remove(old)?;
         }
         Ok(Blob::File(place))
     }
@@ -117,7 +118,7 @@ impl Directory {
     pub fn delete(&self, bucket: &str, key: &str, blob: &Blob) -> io::Result<()> {
         self.record(bucket, &Record::Delete { key: key.into() })?;
         if let Blob::File(path) = blob {
-            fs::remove_file(path)?;
+            remove(path)?;
             self.remove_empty_parents(bucket, path);
         }
         Ok(())
@@ -140,7 +141,7 @@ impl Directory {
         let file = self.relative(&place);
         self.record(bucket, &Record::Part { id: id.into(), number, info: info.clone(), file })?;
         if let Some(Blob::File(old)) = old {
-            fs::remove_file(old)?;
+            remove(old)?;
         }
         Ok(Blob::File(place))
     }
@@ -149,7 +150,7 @@ impl Directory {
         self.record(bucket, &Record::UploadGone { id: id.into() })?;
         for part in parts {
             if let Blob::File(path) = part {
-                fs::remove_file(path)?;
+                remove(path)?;
             }
         }
         Ok(())
@@ -219,6 +220,25 @@ impl Directory {
         Ok(bucket)
     }
 
+    /// Removes parts that no upload knows: of uploads that ended just when the server did.
+    fn sweep_parts(&self, buckets: &BTreeMap<String, Bucket>) -> io::Result<()> {
+        let uploads = buckets.values().flat_map(|bucket| bucket.uploads.values());
+        let parts = uploads.flat_map(|upload| upload.parts.values());
+        let known: BTreeSet<_> = parts
+            .filter_map(|part| match &part.blob {
+                Blob::File(path) => Some(path),
+                Blob::Memory(_) | Blob::Discarded => None,
+            })
+            .collect();
+        for entry in fs::read_dir(self.aside().join("parts"))? {
+            let path = entry?.path();
+            if !known.contains(&path) {
+                remove(&path)?;
+            }
+        }
+        Ok(())
+    }
+
     fn rewrite(&self, name: &str, path: &Path, bucket: &Bucket) -> io::Result<()> {
         let mut text = Vec::new();
         let mut line = |record: &Record| -> io::Result<()> {
@@ -282,6 +302,14 @@ impl Directory {
                 break;
             }
         }
+    }
+}
+
+/// Removes a file. One that a person has removed already is as gone as it should be.
+fn remove(path: &Path) -> io::Result<()> {
+    match fs::remove_file(path) {
+        Err(error) if error.kind() != io::ErrorKind::NotFound => Err(error),
+        _ => Ok(()),
     }
 }
 
