@@ -4,6 +4,7 @@
 //! Implementations: `s3` (the only file that knows the AWS SDK), `local` (`file://`); wrappers: `retry`, `faults`.
 
 use std::fmt;
+use std::path::PathBuf;
 use std::sync::Arc;
 
 use async_trait::async_trait;
@@ -55,11 +56,13 @@ pub struct OpenOptions {
     pub region: Option<String>,
     /// Credentials, instead of the SDK's chain.
     pub credentials: Option<FixedCredentials>,
+    /// A PEM file with the only authorities to trust over TLS, instead of `AWS_CA_BUNDLE`.
+    pub ca_bundle: Option<PathBuf>,
 }
 
 impl Default for OpenOptions {
     fn default() -> OpenOptions {
-        OpenOptions { page_size: 1000, endpoint_url: None, region: None, credentials: None }
+        OpenOptions { page_size: 1000, endpoint_url: None, region: None, credentials: None, ca_bundle: None }
     }
 }
 

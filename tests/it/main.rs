@@ -1,4 +1,5 @@
 //! The integration tests, one binary: a sandbox, a server, the real thing.
+#![allow(clippy::disallowed_methods, clippy::disallowed_types)]
 
 mod store_conformance;
 mod store_probe;

@@ -3,8 +3,7 @@
 use aws_sdk_s3::Client;
 use aws_sdk_s3::config::retry::RetryConfig;
 use aws_sdk_s3::config::{
-    BehaviorVersion, Config, Credentials, Region, RequestChecksumCalculation,
-    ResponseChecksumValidation,
+    BehaviorVersion, Config, Credentials, Region, RequestChecksumCalculation, ResponseChecksumValidation,
 };
 use aws_sdk_s3::error::{ProvideErrorMetadata, SdkError};
 use aws_sdk_s3::primitives::ByteStream;
@@ -18,9 +17,7 @@ use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 pub const BUCKET: &str = "bucket";
 
 pub async fn start(options: Options) -> (Server, Client) {
-    let server = Server::start(options.bucket(BUCKET))
-        .await
-        .expect("the server starts");
+    let server = Server::start(options.bucket(BUCKET)).await.expect("the server starts");
     let client = connect(&server);
     (server, client)
 }
@@ -32,11 +29,7 @@ pub fn connect(server: &Server) -> Client {
 /// A client as the SDK is by default: with checksums of its own choice, as trailers behind a framed body.
 pub fn connect_eager(server: &Server) -> Client {
     let eager = connect(server).config().to_builder();
-    Client::from_conf(
-        eager
-            .request_checksum_calculation(RequestChecksumCalculation::WhenSupported)
-            .build(),
-    )
+    Client::from_conf(eager.request_checksum_calculation(RequestChecksumCalculation::WhenSupported).build())
 }
 
 pub fn connect_as(server: &Server, access_key: &str, secret_key: &str) -> Client {
@@ -64,31 +57,13 @@ pub fn code<T, E: ProvideErrorMetadata, R>(result: Result<T, SdkError<E, R>>) ->
 
 pub async fn put(client: &Client, key: &str, body: impl AsRef<[u8]>) -> String {
     let body = ByteStream::from(body.as_ref().to_vec());
-    let put = client
-        .put_object()
-        .bucket(BUCKET)
-        .key(key)
-        .body(body)
-        .send()
-        .await
-        .expect("the put succeeds");
+    let put = client.put_object().bucket(BUCKET).key(key).body(body).send().await.expect("the put succeeds");
     put.e_tag().expect("an ETag").to_owned()
 }
 
 pub async fn get(client: &Client, key: &str) -> Vec<u8> {
-    let object = client
-        .get_object()
-        .bucket(BUCKET)
-        .key(key)
-        .send()
-        .await
-        .expect("the get succeeds");
-    object
-        .body
-        .collect()
-        .await
-        .expect("the whole body")
-        .to_vec()
+    let object = client.get_object().bucket(BUCKET).key(key).send().await.expect("the get succeeds");
+    object.body.collect().await.expect("the whole body").to_vec()
 }
 
 pub fn sha256(data: &[u8]) -> String {
@@ -96,10 +71,7 @@ pub fn sha256(data: &[u8]) -> String {
 }
 
 pub fn md5_hex(data: &[u8]) -> String {
-    Md5::checksum(data)
-        .iter()
-        .map(|byte| format!("{byte:02x}"))
-        .collect()
+    Md5::checksum(data).iter().map(|byte| format!("{byte:02x}")).collect()
 }
 
 /// Bytes that differ everywhere, from a seed.
@@ -116,13 +88,8 @@ pub fn noise(length: usize, seed: u32) -> Vec<u8> {
 
 /// Sends exactly these bytes and returns all that comes back.
 pub async fn raw(server: &Server, request: &[u8]) -> String {
-    let mut socket = tokio::net::TcpStream::connect(server.address())
-        .await
-        .expect("a connection");
-    socket
-        .write_all(request)
-        .await
-        .expect("the request goes out");
+    let mut socket = tokio::net::TcpStream::connect(server.address()).await.expect("a connection");
+    socket.write_all(request).await.expect("the request goes out");
     socket.shutdown().await.expect("the sending side closes");
     let mut answer = Vec::new();
     // A reset is an answer too.
