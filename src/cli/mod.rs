@@ -304,7 +304,7 @@ mod tests {
     #[test]
     fn a_source_that_is_no_directory_is_said() {
         for (line, message) in [
-            ("chiefsync watch /proc/self/cmdline s3://bucket/job", "SRC /proc/self/cmdline is not a directory"),
+            ("chiefsync watch /proc/self/cmdline s3://bucket/job", "SRC /proc/self/cmdline: it is not a directory"),
             ("chiefsync sync /no/such s3://bucket/job", "SRC /no/such: No such file"),
             ("chiefsync verify /no/such s3://bucket/job", "SRC /no/such: No such file"),
         ] {

@@ -1,5 +1,6 @@
 //! The flags that `watch` and `sync` share, and what they mean together.
 
+use std::io::ErrorKind;
 use std::net::SocketAddr;
 use std::path::{Component, Path, PathBuf};
 
@@ -200,18 +201,24 @@ impl Shared {
         self.rules = rules.into_iter().map(|(_, include, glob)| (include, glob)).collect();
     }
 
-    /// What was typed as what holds; says on the log what the user should know about it.
+    /// What was typed as what holds; says on the log what the user should know about it. Unless `source_exists`, SRC may
+    /// appear later.
     ///
     /// # Errors
     /// What can't be used, and what to do instead.
-    pub fn config(&self, deadline: Option<Duration>) -> Result<Config, UsageError> {
+    pub fn config(&self, deadline: Option<Duration>, source_exists: bool) -> Result<Config, UsageError> {
         let source = std::path::absolute(&self.source)
             .map_err(|e| UsageError::new(format!("SRC {}: {e}", super::shown(&self.source)), "name a directory"))?;
-        if disk::metadata(&source).is_ok_and(|meta| !meta.is_dir()) {
-            return Err(UsageError::new(
-                format!("SRC {} is not a directory", super::shown(&source)),
-                "name the directory that the trainer writes into",
-            ));
+        let problem = match disk::metadata(&source) {
+            Ok(meta) if meta.is_dir() => None,
+            Ok(_) => Some("it is not a directory".to_owned()),
+            // The trainer may make it later.
+            Err(error) if error.kind() == ErrorKind::NotFound && !source_exists => None,
+            Err(error) => Some(error.to_string()),
+        };
+        if let Some(problem) = problem {
+            let hint = "name the directory that the trainer writes into";
+            return Err(UsageError::new(format!("SRC {}: {problem}", super::shown(&source)), hint));
         }
         let destination = Destination::parse(&self.destination, &self.identity.placeholders(), self.allow_root)?;
         if let Destination::File { directory } = &destination {

@@ -6,7 +6,6 @@ use clap::Args;
 use tokio::sync::watch::Receiver;
 
 use chiefsync::config::SyncConfig;
-use chiefsync::disk;
 use chiefsync::exit::{Ending, Signal, UsageError};
 use chiefsync::metrics::Metrics;
 
@@ -50,15 +49,7 @@ impl Sync {
 
     /// What was typed as what holds.
     pub fn config(&self) -> Result<SyncConfig, UsageError> {
-        let config =
-            SyncConfig { base: self.shared.config(self.deadline.0)?, dry_run: self.dry_run, delete: self.delete };
-        if let Err(error) = disk::metadata(&config.base.source) {
-            return Err(UsageError::new(
-                format!("SRC {}: {error}", super::shown(&config.base.source)),
-                "name the directory that holds the results",
-            ));
-        }
-        Ok(config)
+        Ok(SyncConfig { base: self.shared.config(self.deadline.0, true)?, dry_run: self.dry_run, delete: self.delete })
     }
 }
 

@@ -79,7 +79,7 @@ impl Watch {
     /// What was typed as what holds.
     pub fn config(&self) -> Result<WatchConfig, UsageError> {
         let config = WatchConfig {
-            base: self.shared.config(self.deadline.0)?,
+            base: self.shared.config(self.deadline.0, false)?,
             settle: self.settle,
             rescan: self.rescan,
             growing_interval: self.growing_interval,
