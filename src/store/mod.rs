@@ -11,10 +11,12 @@ use bytes::Bytes;
 use futures_util::stream::BoxStream;
 use serde::{Deserialize, Serialize};
 
+use crate::config::Destination;
 use crate::digest::Sha256;
 use crate::key::{Key, Prefix};
 
 pub mod faults;
+pub mod inventory;
 pub mod local;
 pub mod probe;
 pub mod retry;
@@ -22,6 +24,60 @@ pub mod s3;
 
 /// A store that is shared between tasks.
 pub type SharedStore = Arc<dyn Store>;
+
+/// Fixed credentials, for stores that this program starts itself; everywhere else the SDK's own settings hold.
+#[derive(Clone)]
+pub struct FixedCredentials {
+    /// The access key's id.
+    pub access_key_id: String,
+    /// The secret.
+    pub secret_access_key: String,
+    /// The session token of temporary credentials.
+    pub session_token: Option<String>,
+}
+
+impl fmt::Debug for FixedCredentials {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("FixedCredentials").field("access_key_id", &self.access_key_id).finish_non_exhaustive()
+    }
+}
+
+/// How to open a store; the default takes everything from the environment.
+#[derive(Clone, Debug)]
+pub struct OpenOptions {
+    /// Names on one page of a listing, from 1 to 1,000.
+    pub page_size: u16,
+    /// Where S3 is, instead of `AWS_ENDPOINT_URL`.
+    pub endpoint_url: Option<String>,
+    /// The region, instead of `AWS_REGION`.
+    pub region: Option<String>,
+    /// Credentials, instead of the SDK's chain.
+    pub credentials: Option<FixedCredentials>,
+}
+
+impl Default for OpenOptions {
+    fn default() -> OpenOptions {
+        OpenOptions { page_size: 1000, endpoint_url: None, region: None, credentials: None }
+    }
+}
+
+/// The store behind a destination. Makes no request: whether it is there, the first one tells.
+///
+/// # Errors
+/// [`ErrorKind::Stop`] when what is configured can't work: no region, no usable directory.
+pub async fn open(destination: &Destination, options: &OpenOptions) -> Result<SharedStore, StoreError> {
+    Ok(match destination {
+        Destination::S3 { bucket, prefix } => Arc::new(s3::S3Store::connect(bucket, prefix, options).await?),
+        Destination::File { .. } => {
+            return Err(StoreError::new(
+                ErrorKind::Unsupported,
+                "Connect",
+                destination.url(),
+                "file:// is not built yet",
+            ));
+        }
+    })
+}
 
 /// An entity tag, opaque: compared, never read. Stored without the quotes that HTTP puts around it.
 #[derive(Clone, PartialEq, Eq, Hash, Debug, Serialize, Deserialize)]
@@ -117,6 +173,10 @@ pub struct WriteOptions {
     pub metadata: Vec<(String, String)>,
     /// MIME type; the store's default where there is none.
     pub content_type: Option<&'static str>,
+    /// For [`Store::create_upload`]: some parts will be copies ([`Store::copy_part`]). MinIO refuses those in an upload that
+    /// declares checksums, so this one goes without (the bytes sent are still checked) and the object will have none. Only
+    /// the process that began such an upload goes on with it.
+    pub for_copies: bool,
 }
 
 impl WriteOptions {
@@ -278,6 +338,8 @@ pub enum RetryReason {
     Skew,
     /// Another write to the same name was under way (409).
     Conflict,
+    /// The store refuses what it allowed before: a policy or a bucket that is being changed under us.
+    Denied,
 }
 
 impl RetryReason {
@@ -291,6 +353,7 @@ impl RetryReason {
             RetryReason::Expired => "expired",
             RetryReason::Skew => "skew",
             RetryReason::Conflict => "conflict",
+            RetryReason::Denied => "denied",
         }
     }
 }

@@ -1,0 +1,132 @@
+//! The HTTP client below the SDK: one for the store and for the credential providers.
+//!
+//! TLS is built when the first `https://` request comes, not before: a store on a plain endpoint never loads the system's
+//! certificates. Over TLS a server may offer HTTP/2, which would put every part into one connection; several pools side by
+//! side keep parts on connections of their own.
+
+use std::collections::HashMap;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex, OnceLock, PoisonError};
+
+use aws_smithy_async::rt::sleep::TokioSleep;
+use aws_smithy_http_client::proxy::ProxyConfig;
+use aws_smithy_http_client::tls::{self, TlsContext, TrustStore};
+use aws_smithy_http_client::{Connector, ConnectorBuilder};
+use aws_smithy_runtime_api::client::connector_metadata::ConnectorMetadata;
+use aws_smithy_runtime_api::client::http::{
+    HttpClient, HttpConnector, HttpConnectorFuture, HttpConnectorSettings, SharedHttpConnector,
+};
+use aws_smithy_runtime_api::client::orchestrator::HttpRequest;
+use aws_smithy_runtime_api::client::runtime_components::RuntimeComponents;
+
+use crate::clock::Duration;
+use crate::disk;
+use crate::store::{ErrorKind, StoreError};
+
+/// How long an idle connection is kept: shorter than the idle limits of common servers and load balancers, so that a
+/// request rarely meets a connection that is being closed under it.
+const POOL_IDLE: Duration = Duration::from_secs(20);
+
+/// Pools that share the `https://` requests (see the module's text).
+const TLS_POOLS: usize = 4;
+
+/// The largest certificate bundle that is read.
+const CA_BUNDLE_LIMIT_BYTES: u64 = 16 * 1024 * 1024;
+
+/// Where extra certificates come from; the SDK for Rust does not read this variable itself.
+pub(super) const CA_BUNDLE_VARIABLE: &str = "AWS_CA_BUNDLE";
+
+/// For connecting and for reading.
+type Timeouts = (Option<Duration>, Option<Duration>);
+
+/// Hands the SDK a connector for each pair of timeouts that it asks for.
+#[derive(Debug)]
+pub(super) struct Transport {
+    trust: TlsContext,
+    connectors: Mutex<HashMap<Timeouts, SharedHttpConnector>>,
+}
+
+impl Transport {
+    /// A client that trusts the system's certificates, or those in the file that `AWS_CA_BUNDLE` names.
+    ///
+    /// # Errors
+    /// [`ErrorKind::Stop`] when that file can't be read or holds no certificate.
+    pub(super) fn from_environment() -> Result<Transport, StoreError> {
+        let trust = match std::env::var_os(CA_BUNDLE_VARIABLE).filter(|path| !path.is_empty()) {
+            Some(path) => trust_only(path.as_ref())?,
+            None => TlsContext::default(),
+        };
+        Ok(Transport { trust, connectors: Mutex::default() })
+    }
+}
+
+fn trust_only(path: &std::path::Path) -> Result<TlsContext, StoreError> {
+    let refuse = |why: String| {
+        StoreError::new(ErrorKind::Stop, "Connect", path.display().to_string(), why)
+            .with_hint(format!("{CA_BUNDLE_VARIABLE} must name a readable PEM file with at least one certificate"))
+    };
+    let pem = disk::read_small_following_links(path, CA_BUNDLE_LIMIT_BYTES).map_err(|e| refuse(e.to_string()))?;
+    if !pem.windows(27).any(|window| window == b"-----BEGIN CERTIFICATE-----") {
+        return Err(refuse("holds no PEM certificate".to_owned()));
+    }
+    let store = TrustStore::empty().with_pem_certificate(pem);
+    TlsContext::builder().with_trust_store(store).build().map_err(|e| refuse(e.to_string()))
+}
+
+impl HttpClient for Transport {
+    fn http_connector(&self, settings: &HttpConnectorSettings, _: &RuntimeComponents) -> SharedHttpConnector {
+        let timeouts = (settings.connect_timeout(), settings.read_timeout());
+        let mut connectors = self.connectors.lock().unwrap_or_else(PoisonError::into_inner);
+        connectors
+            .entry(timeouts)
+            .or_insert_with(|| {
+                SharedHttpConnector::new(ByScheme {
+                    settings: settings.clone(),
+                    trust: self.trust.clone(),
+                    plain: OnceLock::new(),
+                    tls: Arc::default(),
+                    turn: AtomicUsize::new(0),
+                })
+            })
+            .clone()
+    }
+
+    fn connector_metadata(&self) -> Option<ConnectorMetadata> {
+        Some(ConnectorMetadata::new("hyper", Some("1.x".into())))
+    }
+}
+
+/// Sends a request through a plain or a TLS pool, building each when it is first needed.
+#[derive(Debug)]
+struct ByScheme {
+    settings: HttpConnectorSettings,
+    trust: TlsContext,
+    plain: OnceLock<Connector>,
+    tls: Arc<[OnceLock<Connector>; TLS_POOLS]>,
+    turn: AtomicUsize,
+}
+
+impl ByScheme {
+    fn builder(&self) -> ConnectorBuilder {
+        Connector::builder()
+            .connector_settings(self.settings.clone())
+            .sleep_impl(TokioSleep::new())
+            .pool_idle_timeout(POOL_IDLE)
+            .proxy_config(ProxyConfig::from_env())
+    }
+}
+
+impl HttpConnector for ByScheme {
+    fn call(&self, request: HttpRequest) -> HttpConnectorFuture {
+        let is_tls = request.uri().get(..6).is_some_and(|scheme| scheme.eq_ignore_ascii_case("https:"));
+        if is_tls {
+            let turn = self.turn.fetch_add(1, Ordering::Relaxed) % TLS_POOLS;
+            let provider = tls::Provider::Rustls(tls::rustls_provider::CryptoMode::AwsLc);
+            self.tls[turn]
+                .get_or_init(|| self.builder().tls_provider(provider).tls_context(self.trust.clone()).build())
+                .call(request)
+        } else {
+            self.plain.get_or_init(|| self.builder().build_http()).call(request)
+        }
+    }
+}

@@ -1,0 +1,3 @@
+//! The integration tests, one binary: a sandbox, a server, the real thing.
+
+mod store_conformance;
