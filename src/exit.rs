@@ -7,10 +7,11 @@ use std::fmt::Write as _;
 use std::io;
 use std::path::Path;
 
-use serde_json::json;
+use serde::Serialize;
 
 use crate::clock;
 use crate::disk::AppendFile;
+use crate::stage::Stage;
 use crate::store::{ErrorKind, StoreError};
 
 /// What Kubernetes keeps of a termination message, in bytes.
@@ -239,17 +240,19 @@ impl Ending {
     /// # Errors
     /// The stream's own.
     pub fn report_json(&self, stderr: &mut dyn io::Write) -> io::Result<()> {
-        let line = json!({
-            "time": clock::timestamp(),
-            "level": if self.code == ExitCode::Proven { "info" } else { "error" },
-            "stage": "exit",
-            "message": self.summary,
-            "code": self.code.number(),
-            "ending": self.code.name(),
-            "details": self.details,
-            "hint": self.hint,
-        });
-        writeln!(stderr, "{line}")?;
+        let line = LastLine {
+            time: clock::timestamp(),
+            level: if self.code == ExitCode::Proven { "info" } else { "error" },
+            stage: Stage::Exit.name(),
+            message: &self.summary,
+            code: self.code.number(),
+            ending: self.code.name(),
+            details: &self.details,
+            hint: self.hint.as_deref(),
+        };
+        let mut line = serde_json::to_vec(&line)?;
+        line.push(b'\n');
+        stderr.write_all(&line)?;
         stderr.flush()
     }
 
@@ -271,6 +274,19 @@ impl Ending {
         file.truncate(0)?;
         file.append(self.termination_message().as_bytes())
     }
+}
+
+/// The last line of a JSON log: an event's fields, then the ending's.
+#[derive(Serialize)]
+struct LastLine<'a> {
+    time: String,
+    level: &'static str,
+    stage: &'static str,
+    message: &'a str,
+    code: u8,
+    ending: &'static str,
+    details: &'a [String],
+    hint: Option<&'a str>,
 }
 
 impl From<UsageError> for Ending {

@@ -1,0 +1,77 @@
+//! What surrounds a run of the engine: threads, signals, the live view and the metrics server.
+
+use std::net::SocketAddr;
+use std::num::NonZero;
+use std::sync::Arc;
+
+use tokio::runtime::{Builder, Runtime};
+use tokio::sync::watch::Receiver;
+
+use chiefsync::exit::{Ending, ExitCode, Signal};
+use chiefsync::metrics::Metrics;
+
+use super::screen::Screen;
+use super::{live, serve, signals};
+
+/// For commands that only read: they stream, so their memory doesn't depend on what they read.
+const READING_BYTES: u64 = 64 << 20;
+
+/// What a run is given.
+pub struct Session {
+    /// The memory to stay within.
+    pub memory_bytes: u64,
+    /// Where to serve the metrics.
+    pub metrics_addr: Option<SocketAddr>,
+}
+
+impl Session {
+    /// For commands that only read.
+    pub fn reading() -> Session {
+        Session { memory_bytes: READING_BYTES, metrics_addr: None }
+    }
+
+    /// Runs `engine` to its end. A panic in it is an ending too.
+    pub fn run<F>(self, screen: &Screen, engine: impl FnOnce(Arc<Metrics>, Receiver<Signal>) -> F) -> Ending
+    where
+        F: Future<Output = Ending> + Send + 'static,
+    {
+        let (runtime, signal) = match self.runtime().and_then(|runtime| Ok((runtime, signals::listen(screen)?))) {
+            Ok(both) => both,
+            Err(error) => return Ending::fault(format!("threads and signals can't be set up: {error}")),
+        };
+        let metrics = Arc::clone(screen.metrics());
+        let ending = runtime.block_on(async {
+            if let Some(address) = self.metrics_addr {
+                match serve::bind(address).await {
+                    Ok(listener) => drop(tokio::spawn(serve::serve(listener, Arc::clone(&metrics)))),
+                    Err(error) => return error.into(),
+                }
+            }
+            let view = screen.bars().map(|bars| tokio::spawn(live::show(bars.clone(), Arc::clone(&metrics))));
+            let ended = tokio::spawn(engine(metrics, signal)).await;
+            if let Some(view) = view {
+                view.abort();
+                // Aborted is how it ends.
+                let _ = view.await;
+            }
+            ended.unwrap_or_else(|error| Ending::fault(format!("the engine stopped: {error}")))
+        });
+        screen.clear();
+        // A thread that hangs in a read of a dead volume must not keep the process.
+        runtime.shutdown_background();
+        debug_assert!(!matches!(ending.code, ExitCode::Interrupted | ExitCode::Terminated), "only a second signal");
+        ending
+    }
+
+    fn runtime(&self) -> std::io::Result<Runtime> {
+        let cores = std::thread::available_parallelism().map_or(2, NonZero::get);
+        // A thread that reads files holds a part; as many as the memory holds are enough.
+        let reading = usize::try_from(self.memory_bytes / (8 << 20)).unwrap_or(usize::MAX);
+        Builder::new_multi_thread()
+            .worker_threads(cores.clamp(2, 4))
+            .max_blocking_threads(reading.clamp(4, 32))
+            .thread_name("chiefsync")
+            .enable_all()
+            .build()
+    }
+}
