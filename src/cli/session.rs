@@ -9,9 +9,36 @@ use tokio::sync::watch::Receiver;
 
 use chiefsync::exit::{Ending, ExitCode, Signal};
 use chiefsync::metrics::Metrics;
+use chiefsync::config::Destination;
+use chiefsync::store::retry::{Patience, Retry, Until};
+use chiefsync::store::{self, OpenOptions, SharedStore, StoreError};
+use chiefsync::sync::Outside;
 
 use super::screen::Screen;
 use super::{live, serve, signals};
+
+/// The destination, with requests repeated for as long as `patience` says.
+pub async fn open(
+    destination: &Destination,
+    patience: Patience,
+    metrics: Arc<Metrics>,
+) -> Result<SharedStore, StoreError> {
+    let store = store::open(destination, &OpenOptions::default()).await?;
+    Ok(Arc::new(Retry::new(store, patience, Arc::new(move |reason, _| metrics.retry(reason.name())))))
+}
+
+/// What the engine needs from outside.
+pub async fn outside(
+    destination: &Destination,
+    metrics: Arc<Metrics>,
+    signals: Receiver<Signal>,
+) -> Result<Outside, Ending> {
+    let patience = Patience::new(Until::Forever);
+    match open(destination, patience.clone(), Arc::clone(&metrics)).await {
+        Ok(store) => Ok(Outside { store, patience, metrics, signals }),
+        Err(error) => Err(Ending::from_store_error(&error)),
+    }
+}
 
 /// For commands that only read: they stream, so their memory doesn't depend on what they read.
 const READING_BYTES: u64 = 64 << 20;

@@ -1,16 +1,21 @@
 //! `chiefsync sync`: once.
 
+use std::io::Write as _;
 use std::sync::Arc;
 
 use clap::Args;
 use tokio::sync::watch::Receiver;
 
 use chiefsync::config::SyncConfig;
-use chiefsync::exit::{Ending, Signal, UsageError};
+use chiefsync::config::units::show_size;
+use chiefsync::exit::{Ending, Signal, UsageError, one_line};
 use chiefsync::metrics::Metrics;
+use chiefsync::store::retry::{Patience, Until};
+use chiefsync::sync::PlanLine;
+use chiefsync::sync::plan::Action;
 
 use super::screen::Screen;
-use super::session::Session;
+use super::session::{Session, open, outside};
 use super::shared::{Limit, Shared, leave_last_word, parse_limit};
 
 /// Once: brings DEST up to date, proves, exits.
@@ -54,6 +59,53 @@ impl Sync {
 }
 
 async fn bring(config: SyncConfig, json: bool, metrics: Arc<Metrics>, signal: Receiver<Signal>) -> Ending {
-    let _ = (config, json, metrics, signal);
-    Ending::fault("this build has no engine")
+    if config.dry_run {
+        return plan(config, json, metrics).await;
+    }
+    let ending = match outside(&config.base.destination, metrics, signal).await {
+        Ok(outside) => chiefsync::sync::sync(config, outside).await,
+        Err(ending) => ending,
+    };
+    if json && let Err(error) = writeln!(std::io::stdout().lock(), "{}", ending.to_json()) {
+        return Ending::fault(format!("stdout: {error}"));
+    }
+    ending
+}
+
+/// Prints the plan: a line an action, of which `--json` makes objects.
+async fn plan(config: SyncConfig, json: bool, metrics: Arc<Metrics>) -> Ending {
+    let destination = config.base.destination.clone();
+    let open = || async move { open(&destination, Patience::new(Until::Stop), metrics).await };
+    let mut out = std::io::BufWriter::new(std::io::stdout());
+    let mut written = Ok(());
+    let ending = chiefsync::sync::dry_run(config, open, |line| {
+        let (action, path, bytes, why) = match &line {
+            PlanLine::Act(found, action) => {
+                let (bytes, why) = match action {
+                    Action::Upload { stat, .. } | Action::Copy { stat, .. } => (Some(stat.size), None),
+                    Action::Skip(why) | Action::Missing(why) => (None, Some(why.as_str())),
+                    _ => (None, None),
+                };
+                (action.name(), found.key.as_str(), bytes, why)
+            }
+            PlanLine::Unnameable(name) => ("missing", name.name.as_str(), None, Some(name.why.as_str())),
+            PlanLine::Delete(key) => ("delete", key.as_str(), None, None),
+        };
+        if json {
+            let line = serde_json::json!({ "action": action, "path": path, "bytes": bytes, "why": why });
+            written = written.as_ref().map_err(|_| ()).and_then(|()| writeln!(out, "{line}").map_err(|_| ()));
+        } else if action != "unchanged" {
+            let bytes = bytes.map(|bytes| format!("  {}", show_size(bytes))).unwrap_or_default();
+            let why = why.map(|why| format!("  ({why})")).unwrap_or_default();
+            let path = one_line(path);
+            written = written.as_ref().map_err(|_| ()).and_then(|()| {
+                writeln!(out, "{action:<10} {path}{bytes}{why}").map_err(|_| ())
+            });
+        }
+    })
+    .await;
+    match written.and_then(|()| out.flush().map_err(|_| ())) {
+        Ok(()) => ending,
+        Err(()) => Ending::fault("the plan could not be written to stdout"),
+    }
 }

@@ -11,7 +11,7 @@ use chiefsync::exit::{Ending, Signal, UsageError};
 use chiefsync::metrics::Metrics;
 
 use super::screen::Screen;
-use super::session::Session;
+use super::session::{Session, outside};
 use super::shared::{Limit, Shared, leave_last_word, parse_interval, parse_limit};
 
 /// The sidecar: follows SRC until its end marker, drains, proves, exits.
@@ -98,6 +98,8 @@ impl Watch {
 }
 
 async fn follow(config: WatchConfig, metrics: Arc<Metrics>, signal: Receiver<Signal>) -> Ending {
-    let _ = (config, metrics, signal);
-    Ending::fault("this build has no engine")
+    match outside(&config.base.destination, metrics, signal).await {
+        Ok(outside) => chiefsync::sync::watch(config, outside).await,
+        Err(ending) => ending,
+    }
 }

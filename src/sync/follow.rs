@@ -1,6 +1,6 @@
 //! Follow: the life of `watch`, from the first look at SRC to the last word.
 
-use crate::clock::{self, Duration, Instant};
+use crate::clock::{self, Duration};
 use crate::config::{Config, WatchConfig};
 use crate::exit::{Ending, ExitCode, Signal};
 use crate::head::Outcome;
@@ -114,9 +114,6 @@ impl Engine {
             self.clear_verdict().await;
         }
         self.rescan("start");
-        if config.idle_deadline.is_none() {
-            tracing::warn!("no --idle-deadline: a trainer that goes away without DONE or FAILED is followed for ever");
-        }
         let ending = loop {
             match self.follow(config).await {
                 End::Marker(marker) if marker.kind == MarkerKind::Done => {

@@ -42,7 +42,7 @@ mod prove;
 mod recover;
 
 pub use follow::watch;
-pub use once::{dry_run, sync};
+pub use once::{PlanLine, dry_run, sync};
 
 use commit::Hold;
 use look::{Evidence, Look, Looker, Looks};
@@ -135,7 +135,7 @@ pub(crate) struct Engine {
     remote: HashMap<Key, Remote>,
     missing: BTreeMap<String, Trouble>,
     skipped: BTreeMap<String, Trouble>,
-    links: BTreeMap<Key, (String, u64)>,
+    links: BTreeMap<Key, (Key, u64)>,
     links_waiting: HashMap<Key, Vec<Key>>,
 
     tick: u64,

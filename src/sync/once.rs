@@ -168,7 +168,7 @@ async fn nothing_to_do(tree: &Tree, journal: &Journal, outside: &Outside) -> Opt
         return None;
     }
     outside.metrics.stage(Stage::Prove);
-    let digest = prove::tree_digest(journal, &view.present, view.links.into_iter());
+    let digest = prove::tree_digest(journal, &view.present, view.links.iter().map(|(key, target)| (key, target)));
     if digest != ended.tree || !prove::compare(&outside.store, journal, &view.present).await.ok()?.is_empty() {
         return None;
     }
@@ -190,7 +190,7 @@ struct View<'a> {
     unchanged: bool,
     marker: bool,
     present: Vec<Key>,
-    links: Vec<(String, String)>,
+    links: Vec<(Key, Key)>,
 }
 
 impl<'a> View<'a> {
@@ -215,7 +215,7 @@ impl Visitor for View<'_> {
         }
         match act(&found, self.journal, &self.rules) {
             Action::Unchanged => self.present.push(found.key),
-            Action::RecordLink { target } => self.links.push((found.key.to_string(), target)),
+            Action::RecordLink { target } => self.links.push((found.key, target)),
             Action::Skip(_) => {}
             _ => self.unchanged = false,
         }
