@@ -1,6 +1,10 @@
 //! The integration tests, one binary: a sandbox, a server, the real thing.
 #![allow(clippy::disallowed_methods, clippy::disallowed_types)]
 
+mod harness;
+
+mod carry;
+
 mod store_conformance;
 mod store_probe;
 mod store_retry;
