@@ -7,9 +7,9 @@ use std::sync::Arc;
 use tokio::runtime::{Builder, Runtime};
 use tokio::sync::watch::Receiver;
 
+use chiefsync::config::Destination;
 use chiefsync::exit::{Ending, ExitCode, Signal};
 use chiefsync::metrics::Metrics;
-use chiefsync::config::Destination;
 use chiefsync::store::retry::{Patience, Retry, Until};
 use chiefsync::store::{self, OpenOptions, SharedStore, StoreError};
 use chiefsync::sync::Outside;

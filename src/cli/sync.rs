@@ -98,9 +98,10 @@ async fn plan(config: SyncConfig, json: bool, metrics: Arc<Metrics>) -> Ending {
             let bytes = bytes.map(|bytes| format!("  {}", show_size(bytes))).unwrap_or_default();
             let why = why.map(|why| format!("  ({why})")).unwrap_or_default();
             let path = one_line(path);
-            written = written.as_ref().map_err(|_| ()).and_then(|()| {
-                writeln!(out, "{action:<10} {path}{bytes}{why}").map_err(|_| ())
-            });
+            written = written
+                .as_ref()
+                .map_err(|_| ())
+                .and_then(|()| writeln!(out, "{action:<10} {path}{bytes}{why}").map_err(|_| ()));
         }
     })
     .await;
