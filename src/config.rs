@@ -9,7 +9,7 @@ use crate::key::Prefix;
 
 mod destination;
 mod memory;
-mod units;
+pub mod units;
 
 pub use destination::Placeholders;
 pub use memory::{LEAST_BYTES, MemorySource, memory_budget};

@@ -155,6 +155,17 @@ pub struct Ending {
 }
 
 impl Ending {
+    /// How to end when the head isn't ours.
+    pub fn from_lease_error(error: &crate::head::LeaseError) -> Ending {
+        use crate::head::LeaseError;
+        let code = match error {
+            LeaseError::Store(error) => return Ending::from_store_error(error),
+            LeaseError::Owned(_) | LeaseError::Superseded(_) => ExitCode::Fenced,
+            LeaseError::Garbled { .. } => ExitCode::Differs,
+        };
+        Ending { hint: error.hint(), ..Ending::new(code, error.to_string()) }
+    }
+
     /// An ending of one sentence.
     pub fn new(code: ExitCode, summary: impl Into<String>) -> Ending {
         Ending { code, summary: summary.into(), details: Vec::new(), hint: None }

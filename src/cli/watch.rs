@@ -9,9 +9,11 @@ use chiefsync::clock::Duration;
 use chiefsync::config::{RestartPolicy, WatchConfig, parse_duration};
 use chiefsync::exit::{Ending, Signal, UsageError};
 use chiefsync::metrics::Metrics;
+use chiefsync::store::OpenOptions;
+use chiefsync::store::retry::{Patience, Until};
 
 use super::screen::Screen;
-use super::session::Session;
+use super::session::{Session, reach};
 use super::shared::{Limit, Shared, leave_last_word, parse_interval, parse_limit};
 
 /// The sidecar: follows SRC until its end marker, drains, proves, exits.
@@ -62,18 +64,22 @@ fn parse_policy(text: &str) -> Result<RestartPolicy, UsageError> {
 }
 
 impl Watch {
-    /// Follows until the end.
+    /// Follows until the end, and leaves the last word for Kubernetes.
     pub fn run(&self, screen: &Screen) -> Ending {
-        let ending = match self.config() {
-            Ok(config) => {
-                let session =
-                    Session { memory_bytes: config.base.memory_bytes, metrics_addr: self.shared.metrics_addr };
-                session.run(screen, |metrics, signal| follow(config, metrics, signal))
-            }
-            Err(error) => error.into(),
-        };
+        let ending = self.run_with(screen, OpenOptions::default());
         leave_last_word(&ending, self.shared.termination_message().as_deref());
         ending
+    }
+
+    /// Follows until the end.
+    pub fn run_with(&self, screen: &Screen, options: OpenOptions) -> Ending {
+        let config = match self.config() {
+            Ok(config) => config,
+            Err(error) => return error.into(),
+        };
+        let session =
+            Session { memory_bytes: config.base.memory_bytes, metrics_addr: self.shared.metrics_addr, live: true };
+        session.run(screen, |metrics, signals| follow(config, options, metrics, signals))
     }
 
     /// What was typed as what holds.
@@ -97,7 +103,12 @@ impl Watch {
     }
 }
 
-async fn follow(config: WatchConfig, metrics: Arc<Metrics>, signal: Receiver<Signal>) -> Ending {
-    let _ = (config, metrics, signal);
+async fn follow(config: WatchConfig, options: OpenOptions, metrics: Arc<Metrics>, signals: Receiver<Signal>) -> Ending {
+    let patience = Patience::new(Until::Forever);
+    let store = match reach(&config.base.destination, &options, patience.clone(), &metrics).await {
+        Ok(store) => store,
+        Err(error) => return Ending::from_store_error(&error),
+    };
+    drop((config, store, patience, metrics, signals));
     Ending::fault("this build has no engine")
 }
