@@ -35,7 +35,7 @@ fmt: ## Formats Rust and Python
 	$(ruff) check --fix .
 
 image: ## The container image, with Docker or Podman
-	$$(command -v docker || command -v podman) build -t $(IMAGE) .
+	"$$(command -v docker || command -v podman)" build -t $(IMAGE) --build-arg REVISION="$$(git rev-parse HEAD)" .
 
 .PHONY: help demo test bench check deny fmt image
 .DEFAULT_GOAL := help

@@ -67,7 +67,7 @@ def bulk(bench: Bench, row: Row, count: int, size: int, *, discard: bool = False
     """Every tool uploads the same tree into an empty server, as a first run."""
     if bench.quick:
         count, size = (count // 20, size) if count > 100 else (count, size // 32)
-        row.notes.append(f"quick: {count:,} x {size / KIB:g} KiB")
+        row.notes.append(f"quick: {count:,} x {size // KIB:,} KiB")
     serve = bench.servers.discarding if discard else bench.servers.minio
     with written(bench.work, count, size) as tree:
         for tool in bench.turns(row, bench.tools):

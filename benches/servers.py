@@ -42,7 +42,7 @@ class Servers:
         try:
             port, console = free_port(), free_port()
             argv = [self.minio_path(), "server", "--quiet", "--address", f"127.0.0.1:{port}"]
-            argv += ["--console-address", f"127.0.0.1:{console}", str(data / "data")]
+            argv += ["--console-address", f"127.0.0.1:{console}", str(data / "objects")]
             env = {
                 "PATH": os.environ["PATH"],
                 "HOME": str(data),
@@ -53,7 +53,7 @@ class Servers:
             }
             log = data / "log"
             with running(Command(argv, env), log) as process:
-                endpoint = Endpoint(f"http://127.0.0.1:{port}", ACCESS_KEY, SECRET_KEY)
+                endpoint = Endpoint(f"http://127.0.0.1:{port}", ACCESS_KEY, SECRET_KEY, data=data / "objects")
                 ready(endpoint, process, log)
                 yield endpoint
         finally:

@@ -334,3 +334,7 @@ pub fn sync_directory(directory: &Path) -> io::Result<()> {
 pub fn read_small_following_links(path: &Path, limit_bytes: u64) -> io::Result<Vec<u8>> {
     read_small(&canonicalize(path)?, limit_bytes)
 }
+
+mod directory;
+
+pub use directory::{Directory, Kind, Lock, NewFile};

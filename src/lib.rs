@@ -1,6 +1,7 @@
 //! chiefsync: carries what a distributed training job produces from the chief's volume to S3-compatible storage.
 #![deny(missing_docs)]
 
+pub mod checkpoint;
 pub mod clock;
 pub mod config;
 pub mod digest;
@@ -14,3 +15,4 @@ pub mod marker;
 pub mod metrics;
 pub mod stage;
 pub mod store;
+pub mod sync;

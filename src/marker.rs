@@ -22,6 +22,9 @@ use crate::key::Key;
 /// What is read of a marker; a larger one is a marker too, but no document.
 pub const MAX_MARKER_BYTES: u64 = 64 * 1024;
 
+/// A marker that changes while it is read is read again at once, this often.
+const LOOKS: u32 = 8;
+
 /// Which end.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "UPPERCASE")]
@@ -140,7 +143,7 @@ impl Marker {
 /// The end marker in SRC's root.
 ///
 /// # Errors
-/// The file's own: a marker that is there and can't be read.
+/// The file's own: a marker that is there and can't be read, or (`ResourceBusy`) not yet.
 pub fn read(source: &Path) -> io::Result<Option<Marker>> {
     let done = read_kind(source, MarkerKind::Done)?;
     let failed = read_kind(source, MarkerKind::Failed)?;
@@ -162,7 +165,7 @@ fn read_kind(source: &Path, kind: MarkerKind) -> io::Result<Option<Marker>> {
         Err(e) if is_absent(&e) => return Ok(None),
         other => other?,
     };
-    loop {
+    for _ in 0..LOOKS {
         let stat = file.stat()?;
         let mut bytes = vec![0; usize::try_from(stat.size.min(MAX_MARKER_BYTES)).expect("64 KiB fit")];
         let filled = file.read_at(&mut bytes, 0)?;
@@ -174,6 +177,7 @@ fn read_kind(source: &Path, kind: MarkerKind) -> io::Result<Option<Marker>> {
             return Ok(Some(Marker { kind, identity, document, bytes: bytes.into(), stat }));
         }
     }
+    Err(io::Error::new(io::ErrorKind::ResourceBusy, format!("{} changes while it is read", path.display())))
 }
 
 fn is_absent(error: &io::Error) -> bool {

@@ -169,8 +169,9 @@ impl Lease {
     /// Changes the head, which commits whatever `change` says.
     ///
     /// # Errors
-    /// [`LeaseError::Superseded`] when it is ours no more; else the store's: then the change may have happened or not, and
-    /// calling again settles that before it changes anything.
+    /// [`LeaseError::Superseded`] when it is ours no more; else the store's. After one that is worth another try the change
+    /// may have happened or not: calling again reads the head first and changes what is there, so `change` says what shall
+    /// be and not what to add.
     pub async fn update(&mut self, change: impl FnOnce(&mut Head) + Send) -> Result<(), LeaseError> {
         self.swap(|head| {
             change(head);
@@ -243,7 +244,7 @@ impl Lease {
             Ok(())
         } else if self.holds(&found) {
             // Still ours, but not what we know: an earlier write of ours arrived late. The caller's next try catches up.
-            Err(LeaseError::Store(error.unwrap_or_else(|| self.unsettled())))
+            Err(LeaseError::Store(error.filter(StoreError::is_retry).unwrap_or_else(|| self.unsettled())))
         } else {
             Err(LeaseError::Superseded(found.holder.map(Box::new)))
         }
@@ -301,7 +302,7 @@ async fn write(store: &dyn Store, head: &Head, condition: Condition) -> Result<E
 }
 
 /// One small object whole, or `Some((None, _))` when it is larger than `limit_bytes`.
-pub(super) async fn read_control(
+pub(crate) async fn read_control(
     store: &dyn Store,
     key: &Key,
     limit_bytes: u64,
@@ -345,6 +346,6 @@ async fn next_run(store: &dyn Store) -> Result<u64, StoreError> {
 }
 
 /// An object as a person would name it.
-pub(super) fn url_of(store: &dyn Store, key: &Key) -> String {
+pub(crate) fn url_of(store: &dyn Store, key: &Key) -> String {
     format!("{}/{key}", store.url().trim_end_matches('/'))
 }

@@ -20,6 +20,7 @@ use crate::store::ETag;
 
 pub use self::archive::{archive_verdict, needs_archive};
 pub use self::lease::{Lease, LeaseError, TakeOptions};
+pub(crate) use self::lease::{read_control, url_of};
 
 /// The version of the schema that this program writes. It reads no later one: what it doesn't know might forbid writing.
 pub const SCHEMA: u32 = 1;
@@ -214,12 +215,9 @@ impl Head {
     }
 }
 
-/// What happens to every change of the head in the bucket.
-#[cfg(test)]
-mod tests;
-
 #[cfg(test)]
 mod archive_tests;
-
 #[cfg(test)]
-mod test_store;
+pub(crate) mod test_store;
+#[cfg(test)]
+mod tests;

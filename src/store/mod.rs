@@ -4,6 +4,7 @@
 //! Implementations: `s3` (the only file that knows the AWS SDK), `local` (`file://`); wrappers: `retry`, `faults`.
 
 use std::fmt;
+use std::path::PathBuf;
 use std::sync::Arc;
 
 use async_trait::async_trait;
@@ -18,9 +19,12 @@ use crate::key::{Key, Prefix};
 pub mod faults;
 pub mod inventory;
 pub mod local;
+mod operation;
 pub mod probe;
 pub mod retry;
 pub mod s3;
+
+pub use self::operation::Operation;
 
 /// A store that is shared between tasks.
 pub type SharedStore = Arc<dyn Store>;
@@ -53,11 +57,13 @@ pub struct OpenOptions {
     pub region: Option<String>,
     /// Credentials, instead of the SDK's chain.
     pub credentials: Option<FixedCredentials>,
+    /// A PEM file with the only authorities to trust over TLS, instead of `AWS_CA_BUNDLE`.
+    pub ca_bundle: Option<PathBuf>,
 }
 
 impl Default for OpenOptions {
     fn default() -> OpenOptions {
-        OpenOptions { page_size: 1000, endpoint_url: None, region: None, credentials: None }
+        OpenOptions { page_size: 1000, endpoint_url: None, region: None, credentials: None, ca_bundle: None }
     }
 }
 
@@ -68,14 +74,7 @@ impl Default for OpenOptions {
 pub async fn open(destination: &Destination, options: &OpenOptions) -> Result<SharedStore, StoreError> {
     Ok(match destination {
         Destination::S3 { bucket, prefix } => Arc::new(s3::S3Store::connect(bucket, prefix, options).await?),
-        Destination::File { .. } => {
-            return Err(StoreError::new(
-                ErrorKind::Unsupported,
-                "Connect",
-                destination.url(),
-                "file:// is not built yet",
-            ));
-        }
+        Destination::File { directory } => Arc::new(local::LocalStore::open(directory, options)?),
     })
 }
 

@@ -11,8 +11,8 @@ use async_trait::async_trait;
 use tokio::sync::watch;
 
 use super::{
-    Body, Condition, Download, ETag, ErrorKind, ListFrom, Meta, OpenUpload, Page, RetryReason, SharedStore, Store,
-    StoreError, StoredPart, UploadId, WriteOptions, Written,
+    Body, Condition, Download, ETag, ErrorKind, ListFrom, Meta, OpenUpload, Operation, Page, RetryReason, SharedStore,
+    Store, StoreError, StoredPart, UploadId, WriteOptions, Written,
 };
 use crate::clock::{self, Duration, Instant};
 use crate::key::{Key, Prefix};
@@ -114,24 +114,6 @@ struct Outage {
     /// Whether any of the requests came through in the end.
     recovered: bool,
     last_said: Option<Instant>,
-}
-
-/// What [`Retry`] tells operations apart by: S3's names.
-#[derive(Clone, Copy)]
-enum Operation {
-    Put,
-    CreateUpload,
-    PutPart,
-    CopyPart,
-    ListParts,
-    ListUploads,
-    Complete,
-    Abort,
-    List,
-    Head,
-    Get,
-    Copy,
-    Delete,
 }
 
 impl Retry {

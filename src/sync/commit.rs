@@ -108,9 +108,9 @@ async fn keep(
                 }
                 Some(Command::Update(change, answer)) => (lease.update(change).await, Some(answer)),
                 Some(Command::Archive(answer, run)) => {
-                    let archived = archive_verdict(&store, &mut lease).await;
+                    let archived = archive_verdict(store.as_ref(), &mut lease).await;
                     let _ = run.send(lease.head().run);
-                    (archived, Some(answer))
+                    (archived.map(drop), Some(answer))
                 }
                 Some(Command::Release(change, answer)) => {
                     let released = lease.release(change).await;

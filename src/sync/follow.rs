@@ -174,7 +174,7 @@ impl Engine {
                 return End::Stopped;
             }
             if let Some(marker) = self.marker.take() {
-                tracing::info!(marker = marker.kind.name(), "the end marker is there");
+                tracing::info!(marker = marker.kind.file_name(), "the end marker is there");
                 return End::Marker(marker);
             }
             if self.verdict_stands && (self.marker_gone || !self.pending.is_empty()) {
@@ -236,7 +236,7 @@ impl Engine {
         tracing::warn!(seconds = config.restart_wait.as_secs(), "the trainer failed: waiting for a new attempt");
         self.follow_on();
         self.metrics.stage(Stage::Follow);
-        self.passed.insert(failed.identity.clone());
+        self.passed.push(failed.identity);
         self.marker_gone = false;
         loop {
             if self.stop.is_some() || self.stop_signal.is_some() || clock::now() >= until {
@@ -251,7 +251,7 @@ impl Engine {
     }
 
     /// Gives the head back, whatever happened; a head that is not ours any more is left alone.
-    async fn leave(&mut self, ending: Ending) -> Ending {
+    pub(super) async fn leave(&mut self, ending: Ending) -> Ending {
         self.metrics.stage(Stage::Exit);
         self.patience.set(Until::Deadline(clock::now() + self.last_words()));
         if ending.code != ExitCode::Fenced

@@ -51,7 +51,7 @@ impl Watcher {
                 hint(reduced);
             }
         };
-        let inner = RecommendedWatcher::new(handler, Config::default().with_follow_symlinks(false)).map_err(classify)?;
+        let inner = RecommendedWatcher::new(handler, Config::default().with_follow_symlinks(false)).map_err(|error| classify(&error))?;
         Ok(Watcher { inner: Mutex::new(inner) })
     }
 
@@ -62,14 +62,14 @@ impl Watcher {
     /// See [`WatchError`].
     pub fn add(&self, directory: &Path) -> Result<(), WatchError> {
         let mut inner = self.inner.lock().expect("no panic while the watcher is held");
-        inner.watch(directory, RecursiveMode::NonRecursive).map_err(classify)
+        inner.watch(directory, RecursiveMode::NonRecursive).map_err(|error| classify(&error))
     }
 }
 
-fn classify(error: notify::Error) -> WatchError {
+fn classify(error: &notify::Error) -> WatchError {
     const EMFILE: i32 = 24;
     const ENOSPC: i32 = 28;
-    match error.kind {
+    match &error.kind {
         notify::ErrorKind::MaxFilesWatch => WatchError::Limit,
         notify::ErrorKind::PathNotFound | notify::ErrorKind::WatchNotFound => WatchError::Gone,
         notify::ErrorKind::Io(e) if matches!(e.raw_os_error(), Some(EMFILE | ENOSPC)) => WatchError::Limit,
@@ -82,7 +82,7 @@ fn reduce(event: notify::Result<notify::Event>) -> Option<Hint> {
     let mut event = match event {
         Ok(event) if event.need_rescan() => return Some(Hint::Rescan("overflow")),
         Ok(event) => event,
-        Err(error) if classify(error) == WatchError::Limit => return Some(Hint::Rescan("watch limit")),
+        Err(error) if classify(&error) == WatchError::Limit => return Some(Hint::Rescan("watch limit")),
         Err(_) => return Some(Hint::Rescan("watch error")),
     };
     let path = if event.paths.is_empty() { return None } else { event.paths.swap_remove(0) };

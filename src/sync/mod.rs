@@ -156,7 +156,7 @@ pub(crate) struct Engine {
     quiet_until_ns: i64,
 
     marker: Option<Marker>,
-    passed: HashSet<MarkerIdentity>,
+    passed: Vec<MarkerIdentity>,
     run_end: Option<crate::head::RunEnd>,
     /// A manifest and a marker of a run that ended are in the bucket: nothing may change before they are moved away.
     verdict_stands: bool,
@@ -228,8 +228,8 @@ impl Engine {
     /// One thing was looked at: decides what is to be done, and when.
     fn observe(&mut self, look: Look, scan: Option<u64>, tick: u64) {
         let Look { found, evidence } = look;
-        if let Some(kind) = MarkerKind::of(&found.key) {
-            self.observe_marker(kind, &found.what, evidence);
+        if let (Some(kind), What::File(stat)) = (MarkerKind::of(found.key.as_str()), &found.what) {
+            self.observe_marker(kind, *stat, evidence);
             return;
         }
         let known = self.journal.get(found.key.as_str());
@@ -313,17 +313,12 @@ impl Engine {
         self.pending.see(&key, action, stat, rank, evidence, now, tick, scan, self.rules.draining);
     }
 
-    fn observe_marker(&mut self, kind: MarkerKind, what: &What, evidence: Evidence) {
-        let What::File(stat) = what else {
-            tracing::warn!(path = kind.name(), "not a regular file: no end marker");
-            return;
-        };
+    fn observe_marker(&mut self, kind: MarkerKind, stat: Stat, evidence: Evidence) {
         // An old one is complete; a young one that nobody closed yet is looked at again.
         let age_ns = clock::wall_ns().saturating_sub(stat.ctime_ns);
         let settle = self.pending.settle();
         if evidence == Evidence::Seen && age_ns < i64::try_from(settle.as_nanos()).unwrap_or(i64::MAX) {
-            let key = Key::new(kind.name()).expect("a marker's name is plain");
-            self.pending.look_at(key, clock::now() + settle);
+            self.pending.look_at(kind.key(), clock::now() + settle);
             return;
         }
         match crate::marker::read(&self.config.source) {
@@ -331,14 +326,14 @@ impl Engine {
             Ok(Some(marker)) => {
                 let stale = crate::marker::is_stale(&marker, self.run_end.as_ref(), self.config.pod_uid.as_deref());
                 if let Some(why) = stale {
-                    tracing::warn!(path = kind.name(), why, "stale end marker: following past it");
-                    self.passed.insert(marker.identity);
+                    tracing::warn!(path = kind.file_name(), why, "stale end marker: following past it");
+                    self.passed.push(marker.identity);
                 } else {
                     self.marker = Some(marker);
                 }
             }
             Ok(None) => {}
-            Err(error) => self.trouble(kind.name(), format!("the end marker can't be read: {error}")),
+            Err(error) => self.trouble(kind.file_name(), format!("the end marker can't be read: {error}")),
         }
     }
 
@@ -350,7 +345,7 @@ impl Engine {
         if waiting && self.pending.remove(key).is_some() {
             tracing::info!(path = %key, "gone before it was uploaded");
         }
-        if MarkerKind::of(key).is_some() {
+        if MarkerKind::of(key.as_str()).is_some() {
             self.last_change = clock::now();
             self.marker_gone = true;
         }

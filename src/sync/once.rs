@@ -20,6 +20,9 @@ use super::scan::{Found, Tree, Unnameable, Visitor, What};
 use super::settle::Times;
 use super::{Engine, Outside, prove, recover};
 
+/// The largest record of a checkpoint that is read, in bytes.
+const RECORD_LIMIT_BYTES: u64 = 256 * 1024 * 1024;
+
 /// Brings DEST up to date, once.
 pub async fn sync(config: SyncConfig, outside: Outside) -> Ending {
     let base = config.base.clone();
@@ -94,12 +97,12 @@ impl Engine {
                 return Err(StoreError::new(kind, "DeleteObject", self.store.url(), error.to_string()));
             }
         };
-        let recorded = crate::checkpoint::recorded_keys(self.store.as_ref(), &head).await?;
+        let recorded = recorded_keys(self.store.as_ref(), &head).await?;
         let local: HashSet<&str> = self.present.iter().map(Key::as_str).collect();
         let mut strangers = Vec::new();
         inventory(&self.store, &[], |listed| {
             let kept = listed.key.is_control()
-                || MarkerKind::of(&listed.key).is_some()
+                || MarkerKind::of(listed.key.as_str()).is_some()
                 || local.contains(listed.key.as_str())
                 || recorded.contains(&listed.key);
             if !kept {
@@ -118,6 +121,30 @@ impl Engine {
         }
         Ok(())
     }
+}
+
+/// What the records of the head's checkpoints name: kept, whatever SRC holds.
+async fn recorded_keys(store: &dyn crate::store::Store, head: &crate::head::Head) -> Result<HashSet<Key>, StoreError> {
+    #[derive(serde::Deserialize)]
+    struct Record {
+        files: Vec<RecordedFile>,
+    }
+    #[derive(serde::Deserialize)]
+    struct RecordedFile {
+        path: Key,
+    }
+    let mut keys = HashSet::new();
+    for record in head.checkpoints.iter().filter_map(|row| row.record.as_deref()) {
+        let refuse = |why: String| {
+            StoreError::new(crate::store::ErrorKind::Corrupt, "GetObject", format!("{}{record}", store.url()), why)
+                .with_hint("nothing is deleted while a checkpoint's record can't be read")
+        };
+        let key = Key::new(record).map_err(|e| refuse(e.to_string()))?;
+        let bytes = store.get(&key, None, None).await?.collect(RECORD_LIMIT_BYTES).await?;
+        let record: Record = serde_json::from_slice(&bytes).map_err(|e| refuse(e.to_string()))?;
+        keys.extend(record.files.into_iter().map(|file| file.path));
+    }
+    Ok(keys)
 }
 
 /// Whether the tree is what the last proof was about: then one listing proves it again, and nothing is written at all.
@@ -182,7 +209,7 @@ impl Visitor for View<'_> {
     fn directory(&mut self, _: &Path) {}
 
     fn found(&mut self, found: Found) {
-        if MarkerKind::of(&found.key).is_some() {
+        if MarkerKind::of(found.key.as_str()).is_some() {
             self.marker = true;
             return;
         }
@@ -243,7 +270,7 @@ where
         let listed = async {
             let store = open().await?;
             inventory(&store, &[], |listed| {
-                if !listed.key.is_control() && MarkerKind::of(&listed.key).is_none() && !local.contains(&listed.key) {
+                if !listed.key.is_control() && MarkerKind::of(listed.key.as_str()).is_none() && !local.contains(&listed.key) {
                     show(PlanLine::Delete(&listed.key));
                     deletions += 1;
                 }
@@ -273,7 +300,7 @@ impl<S: FnMut(PlanLine<'_>)> Visitor for Plan<'_, S> {
     fn directory(&mut self, _: &Path) {}
 
     fn found(&mut self, found: Found) {
-        if MarkerKind::of(&found.key).is_some() {
+        if MarkerKind::of(found.key.as_str()).is_some() {
             return;
         }
         let action = act(&found, self.journal, &self.rules);

@@ -141,15 +141,14 @@ impl Engine {
         let end = RunEnd {
             outcome,
             manifest: etag.clone(),
-            marker: marker.map(|m| m.identity.clone()),
+            marker: marker.map(|m| m.identity),
             pod_uid: self.config.pod_uid.clone(),
             at: clock::timestamp(),
         };
         let in_head = end.clone();
         self.hold.update(move |head| head.ended = Some(in_head)).await?;
         if let Some(marker) = marker.filter(|m| complete || m.kind == MarkerKind::Failed) {
-            let key = Key::new(marker.kind.name()).expect("a marker's name is plain");
-            put_over(&self.store, &key, Body::hashed(marker.bytes.clone())).await?;
+            put_over(&self.store, &marker.kind.key(), Body::hashed(marker.bytes.clone())).await?;
         }
         self.run_end = Some(end);
         self.verdict_stands = true;
@@ -189,7 +188,7 @@ impl Engine {
         self.skipped.iter().map(absent).for_each(|entry| writer.skipped(entry));
         self.missing.iter().map(absent).for_each(|entry| writer.missing(entry));
         let written =
-            put_over(&self.store, &Key::control("manifest.json"), Body::hashed(writer.finish())).await?;
+            put_over(&self.store, &crate::manifest::key(), Body::hashed(writer.finish())).await?;
         Ok(written.etag)
     }
 

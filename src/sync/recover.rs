@@ -115,7 +115,7 @@ pub(super) async fn take(config: &Config, store: &SharedStore, journal: &Journal
 /// What the bucket holds, for files that the journal doesn't know.
 pub(super) async fn rebuild(store: &SharedStore) -> Result<HashMap<Key, Remote>, StoreError> {
     let mut remote = HashMap::new();
-    let manifest_key = Key::control("manifest.json");
+    let manifest_key = crate::manifest::key();
     let mut manifest_etag = None;
     inventory(store, &[], |listed| {
         if listed.key == manifest_key {

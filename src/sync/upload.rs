@@ -168,8 +168,9 @@ impl Uploader {
             Err(Stop::Store(error)) => Outcome::Failed(error),
             Err(Stop::Io(error)) => match error.kind() {
                 io::ErrorKind::NotFound => Outcome::Gone,
-                // The path is something else now: a link, a directory, a FIFO. A look will tell.
-                io::ErrorKind::InvalidInput | io::ErrorKind::FilesystemLoop => Outcome::Changed,
+                // The path is something else now: a directory, a FIFO, a link (ELOOP). A look will tell.
+                io::ErrorKind::InvalidInput => Outcome::Changed,
+                _ if error.raw_os_error() == Some(rustix::io::Errno::LOOP.raw_os_error()) => Outcome::Changed,
                 _ => Outcome::Unreadable(error.to_string()),
             },
         }

@@ -1,3 +1,7 @@
 //! The integration tests, one binary: a sandbox, a server, the real thing.
+#![allow(clippy::disallowed_methods, clippy::disallowed_types)]
 
 mod store_conformance;
+mod store_probe;
+mod store_retry;
+mod store_s3;

@@ -27,13 +27,8 @@ pub enum Algorithm {
 }
 
 impl Algorithm {
-    const ALL: [Algorithm; 5] = [
-        Algorithm::Crc32,
-        Algorithm::Crc32c,
-        Algorithm::Crc64nvme,
-        Algorithm::Sha1,
-        Algorithm::Sha256,
-    ];
+    const ALL: [Algorithm; 5] =
+        [Algorithm::Crc32, Algorithm::Crc32c, Algorithm::Crc64nvme, Algorithm::Sha1, Algorithm::Sha256];
 
     /// The name as S3 writes it, `SHA256` for example.
     pub fn name(self) -> &'static str {
@@ -61,13 +56,7 @@ impl Algorithm {
         Algorithm::ALL
             .into_iter()
             .find(|algorithm| algorithm.name().eq_ignore_ascii_case(name))
-            .ok_or_else(|| {
-                s3_error!(
-                    NotImplemented,
-                    "checksum algorithm {} is not implemented",
-                    name
-                )
-            })
+            .ok_or_else(|| s3_error!(NotImplemented, "checksum algorithm {} is not implemented", name))
     }
 
     /// A hasher that computes this algorithm and no other.
@@ -122,19 +111,11 @@ impl Checksum {
             hasher.update(&decode(&part.value)?);
         }
         let value = algorithm.value_in(&hasher.finalize()).unwrap_or_default();
-        Ok(Checksum {
-            algorithm,
-            value: format!("{value}-{count}"),
-            composite: true,
-        })
+        Ok(Checksum { algorithm, value: format!("{value}-{count}"), composite: true })
     }
 
     pub(crate) fn kind(&self) -> &'static str {
-        if self.composite {
-            s3s::dto::ChecksumType::COMPOSITE
-        } else {
-            s3s::dto::ChecksumType::FULL_OBJECT
-        }
+        if self.composite { s3s::dto::ChecksumType::COMPOSITE } else { s3s::dto::ChecksumType::FULL_OBJECT }
     }
 
     /// The structure that S3's XML answers carry; empty without a checksum.
@@ -162,10 +143,7 @@ impl Checksum {
             && let Ok(value) = checksum.value.parse()
         {
             headers.insert(checksum.algorithm.header(), value);
-            headers.insert(
-                "x-amz-checksum-type",
-                http::HeaderValue::from_static(checksum.kind()),
-            );
+            headers.insert("x-amz-checksum-type", http::HeaderValue::from_static(checksum.kind()));
         }
         headers
     }
@@ -191,25 +169,19 @@ impl Claims {
             }
             claims.md5 = Some(digest);
         }
-        claims.payload_sha256 = text("x-amz-content-sha256")
-            .filter(|hash| hash.len() == 64)
-            .map(str::to_lowercase);
+        claims.payload_sha256 = text("x-amz-content-sha256").filter(|hash| hash.len() == 64).map(str::to_lowercase);
         for algorithm in Algorithm::ALL {
             let Some(value) = text(algorithm.header()) else {
                 continue;
             };
             if claims.checksum.is_some() {
-                return Err(s3_error!(
-                    InvalidRequest,
-                    "Expecting a single x-amz-checksum- header"
-                ));
+                return Err(s3_error!(InvalidRequest, "Expecting a single x-amz-checksum- header"));
             }
             claims.checksum = Some((algorithm, Some(value.to_owned())));
         }
         if let Some(trailer) = text("x-amz-trailer") {
-            let announced = Algorithm::ALL
-                .into_iter()
-                .find(|algorithm| trailer.eq_ignore_ascii_case(algorithm.header()));
+            let announced =
+                Algorithm::ALL.into_iter().find(|algorithm| trailer.eq_ignore_ascii_case(algorithm.header()));
             claims.checksum = Some((announced.ok_or(S3ErrorCode::NotImplemented)?, None));
         }
         Ok(claims)
@@ -217,20 +189,13 @@ impl Claims {
 
     /// No claim, but the wish that this algorithm be computed.
     pub fn wishing(algorithm: Option<Algorithm>) -> Claims {
-        Claims {
-            checksum: algorithm.map(|algorithm| (algorithm, None)),
-            ..Claims::default()
-        }
+        Claims { checksum: algorithm.map(|algorithm| (algorithm, None)), ..Claims::default() }
     }
 
     /// The checksum of the claim, kept unverified: for the discarding server.
     pub fn unverified(&self) -> Option<Checksum> {
         let (algorithm, value) = self.checksum.as_ref()?;
-        Some(Checksum {
-            algorithm: *algorithm,
-            value: value.clone()?,
-            composite: false,
-        })
+        Some(Checksum { algorithm: *algorithm, value: value.clone()?, composite: false })
     }
 
     /// The MD5 of the claim: an ETag that costs nothing.
@@ -250,22 +215,13 @@ impl Claims {
         if self.payload_sha256.is_some() {
             Algorithm::Sha256.enable(&mut hasher);
         }
-        Digester {
-            md5: Md5::new(),
-            hasher,
-        }
+        Digester { md5: Md5::new(), hasher }
     }
 
     /// Compares what was computed with what was claimed. `trailers` holds the value that came after the body.
     pub fn check(&self, digests: &Digests, trailers: Option<&HeaderMap>) -> S3Result<()> {
         if let Some((algorithm, value)) = &self.checksum {
-            let trailed = || {
-                trailers?
-                    .get(algorithm.header())?
-                    .to_str()
-                    .ok()
-                    .map(str::to_owned)
-            };
+            let trailed = || trailers?.get(algorithm.header())?.to_str().ok().map(str::to_owned);
             let claimed = value.clone().or_else(trailed);
             let computed = algorithm.value_in(&digests.checksums);
             if claimed.is_none() || claimed != computed {
@@ -277,18 +233,10 @@ impl Claims {
             }
         }
         if self.md5.as_deref().is_some_and(|md5| md5 != digests.md5) {
-            return Err(s3_error!(
-                BadDigest,
-                "The Content-MD5 you specified did not match what we received."
-            ));
+            return Err(s3_error!(BadDigest, "The Content-MD5 you specified did not match what we received."));
         }
         if let Some(claimed) = &self.payload_sha256 {
-            let computed = digests
-                .checksums
-                .checksum_sha256
-                .as_deref()
-                .map(decode)
-                .transpose()?;
+            let computed = digests.checksums.checksum_sha256.as_deref().map(decode).transpose()?;
             if computed.map(|digest| hex(&digest)).as_ref() != Some(claimed) {
                 return Err(content_sha256_mismatch());
             }
@@ -319,10 +267,7 @@ impl Digester {
     }
 
     pub fn finish(self) -> Digests {
-        Digests {
-            md5: self.md5.finalize(),
-            checksums: self.hasher.finalize(),
-        }
+        Digests { md5: self.md5.finalize(), checksums: self.hasher.finalize() }
     }
 }
 
@@ -338,11 +283,7 @@ impl Digests {
     }
 
     pub fn checksum(&self, algorithm: Algorithm) -> Option<Checksum> {
-        Some(Checksum {
-            algorithm,
-            value: algorithm.value_in(&self.checksums)?,
-            composite: false,
-        })
+        Some(Checksum { algorithm, value: algorithm.value_in(&self.checksums)?, composite: false })
     }
 }
 
@@ -367,11 +308,7 @@ pub(crate) fn composite_etag<'a>(part_etags: impl ExactSizeIterator<Item = &'a s
 
 pub(crate) fn hex(bytes: &[u8]) -> String {
     const DIGITS: &[u8; 16] = b"0123456789abcdef";
-    bytes
-        .iter()
-        .flat_map(|byte| [byte >> 4, byte & 15])
-        .map(|digit| DIGITS[usize::from(digit)] as char)
-        .collect()
+    bytes.iter().flat_map(|byte| [byte >> 4, byte & 15]).map(|digit| DIGITS[usize::from(digit)] as char).collect()
 }
 
 fn unhex(text: &str) -> Option<Vec<u8>> {
@@ -379,16 +316,11 @@ fn unhex(text: &str) -> Option<Vec<u8>> {
     if text.len() != 32 {
         return None;
     }
-    text.as_bytes()
-        .chunks(2)
-        .map(|pair| Some(digit(pair[0])? << 4 | digit(pair[1])?))
-        .collect()
+    text.as_bytes().chunks(2).map(|pair| Some(digit(pair[0])? << 4 | digit(pair[1])?)).collect()
 }
 
 fn decode(base64: &str) -> S3Result<Vec<u8>> {
-    STANDARD
-        .decode(base64)
-        .map_err(|_| S3ErrorCode::InvalidDigest.into())
+    STANDARD.decode(base64).map_err(|_| S3ErrorCode::InvalidDigest.into())
 }
 
 #[cfg(test)]
@@ -398,102 +330,49 @@ mod tests {
     fn headers(pairs: &[(&'static str, &str)]) -> HeaderMap {
         pairs
             .iter()
-            .map(|(name, value)| {
-                (
-                    http::HeaderName::from_static(name),
-                    value.parse().expect("a value"),
-                )
-            })
+            .map(|(name, value)| (http::HeaderName::from_static(name), value.parse().expect("a value")))
             .collect()
     }
 
     fn check(pairs: &[(&'static str, &str)], body: &[u8]) -> Result<(), String> {
-        let claims =
-            Claims::of(&headers(pairs)).map_err(|error| error.code().as_str().to_owned())?;
+        let claims = Claims::of(&headers(pairs)).map_err(|error| error.code().as_str().to_owned())?;
         let mut digester = claims.digester();
         digester.update(body);
-        claims
-            .check(&digester.finish(), None)
-            .map_err(|error| error.code().as_str().to_owned())
+        claims.check(&digester.finish(), None).map_err(|error| error.code().as_str().to_owned())
     }
 
     const HELLO_SHA256: &str = "LPJNul+wow4m6DsqxbninhsWHlwfp0JecwQzYpOLmCQ=";
-    const HELLO_SHA256_HEX: &str =
-        "2cf24dba5fb0a30e26e83b2ac5b9e29e1b161e5c1fa7425e73043362938b9824";
+    const HELLO_SHA256_HEX: &str = "2cf24dba5fb0a30e26e83b2ac5b9e29e1b161e5c1fa7425e73043362938b9824";
 
     #[test]
     fn every_claim_is_checked() {
-        assert_eq!(
-            check(&[("x-amz-checksum-sha256", HELLO_SHA256)], b"hello"),
-            Ok(())
-        );
-        assert_eq!(
-            check(&[("x-amz-checksum-sha256", HELLO_SHA256)], b"hellO"),
-            Err("BadDigest".into())
-        );
-        assert_eq!(
-            check(&[("x-amz-content-sha256", HELLO_SHA256_HEX)], b"hello"),
-            Ok(())
-        );
+        assert_eq!(check(&[("x-amz-checksum-sha256", HELLO_SHA256)], b"hello"), Ok(()));
+        assert_eq!(check(&[("x-amz-checksum-sha256", HELLO_SHA256)], b"hellO"), Err("BadDigest".into()));
+        assert_eq!(check(&[("x-amz-content-sha256", HELLO_SHA256_HEX)], b"hello"), Ok(()));
         assert_eq!(
             check(&[("x-amz-content-sha256", HELLO_SHA256_HEX)], b"hellO"),
             Err("XAmzContentSHA256Mismatch".into())
         );
+        assert_eq!(check(&[("x-amz-content-sha256", "UNSIGNED-PAYLOAD")], b"hellO"), Ok(()));
+        assert_eq!(check(&[("content-md5", "XUFAKrxLKna5cZ2REBfFkg==")], b"hello"), Ok(()));
+        assert_eq!(check(&[("content-md5", "XUFAKrxLKna5cZ2REBfFkg==")], b"hellO"), Err("BadDigest".into()));
+        assert_eq!(check(&[("content-md5", "short")], b"hello"), Err("InvalidDigest".into()));
+        assert_eq!(check(&[("x-amz-checksum-crc32c", "mnG7TA==")], b"hello"), Ok(()));
+        assert_eq!(check(&[("x-amz-checksum-crc32c", "mnG7TA==")], b"hellO"), Err("BadDigest".into()));
         assert_eq!(
-            check(&[("x-amz-content-sha256", "UNSIGNED-PAYLOAD")], b"hellO"),
-            Ok(())
-        );
-        assert_eq!(
-            check(&[("content-md5", "XUFAKrxLKna5cZ2REBfFkg==")], b"hello"),
-            Ok(())
-        );
-        assert_eq!(
-            check(&[("content-md5", "XUFAKrxLKna5cZ2REBfFkg==")], b"hellO"),
-            Err("BadDigest".into())
-        );
-        assert_eq!(
-            check(&[("content-md5", "short")], b"hello"),
-            Err("InvalidDigest".into())
-        );
-        assert_eq!(
-            check(&[("x-amz-checksum-crc32c", "mnG7TA==")], b"hello"),
-            Ok(())
-        );
-        assert_eq!(
-            check(&[("x-amz-checksum-crc32c", "mnG7TA==")], b"hellO"),
-            Err("BadDigest".into())
-        );
-        assert_eq!(
-            check(
-                &[
-                    ("x-amz-checksum-crc32c", "mnG7TA=="),
-                    ("x-amz-checksum-sha256", HELLO_SHA256)
-                ],
-                b"hello"
-            ),
+            check(&[("x-amz-checksum-crc32c", "mnG7TA=="), ("x-amz-checksum-sha256", HELLO_SHA256)], b"hello"),
             Err("InvalidRequest".into())
         );
     }
 
     #[test]
     fn composites_are_hashes_of_hashes() {
-        let part = Checksum {
-            algorithm: Algorithm::Sha256,
-            value: HELLO_SHA256.into(),
-            composite: false,
-        };
-        let whole = Checksum::composite(Algorithm::Sha256, [&part, &part].into_iter())
-            .expect("valid parts");
+        let part = Checksum { algorithm: Algorithm::Sha256, value: HELLO_SHA256.into(), composite: false };
+        let whole = Checksum::composite(Algorithm::Sha256, [&part, &part].into_iter()).expect("valid parts");
         // Of the two digests one after the other, as any other tool computes it.
-        assert_eq!(
-            whole.value,
-            "HSXBmho/tlx40BhWEFc2KRbBS/02t1qoyw9NaWKTsYM=-2"
-        );
+        assert_eq!(whole.value, "HSXBmho/tlx40BhWEFc2KRbBS/02t1qoyw9NaWKTsYM=-2");
         let md5 = etag_of(b"hello");
         assert_eq!(md5, "5d41402abc4b2a76b9719d911017c592");
-        assert_eq!(
-            composite_etag([md5.as_str(), md5.as_str()].into_iter()),
-            "616b22817b80eed9f65c3aa38cd29054-2"
-        );
+        assert_eq!(composite_etag([md5.as_str(), md5.as_str()].into_iter()), "616b22817b80eed9f65c3aa38cd29054-2");
     }
 }

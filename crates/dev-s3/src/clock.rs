@@ -8,9 +8,7 @@ const TOLERANCE: Duration = Duration::from_secs(15 * 60);
 
 /// The time in whole seconds: a listing and a HEAD then agree.
 pub(crate) fn now() -> SystemTime {
-    let since = SystemTime::now()
-        .duration_since(SystemTime::UNIX_EPOCH)
-        .unwrap_or_default();
+    let since = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
     SystemTime::UNIX_EPOCH + Duration::from_secs(since.as_secs())
 }
 
@@ -39,15 +37,8 @@ fn parse_amz_date(text: &str) -> Option<SystemTime> {
         return None;
     }
     let (date, time) = (&text[..8], &text[9..15]);
-    let rfc3339 = format!(
-        "{}-{}-{}T{}:{}:{}Z",
-        &date[..4],
-        &date[4..6],
-        &date[6..],
-        &time[..2],
-        &time[2..4],
-        &time[4..]
-    );
+    let rfc3339 =
+        format!("{}-{}-{}T{}:{}:{}Z", &date[..4], &date[4..6], &date[6..], &time[..2], &time[2..4], &time[4..]);
     parse(TimestampFormat::DateTime, &rfc3339)
 }
 

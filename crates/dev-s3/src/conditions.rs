@@ -37,9 +37,7 @@ impl Conditions {
             None => Ok(None),
         };
         // A date that can't be read is ignored, as HTTP asks.
-        let date = |name: &str| {
-            clock::parse_http_date(headers.get(format!("{prefix}{name}"))?.to_str().ok()?)
-        };
+        let date = |name: &str| clock::parse_http_date(headers.get(format!("{prefix}{name}"))?.to_str().ok()?);
         Ok(Conditions {
             if_match: etag("if-match")?,
             if_none_match: etag("if-none-match")?,
@@ -71,9 +69,7 @@ impl Conditions {
             _ => {}
         }
         match (&self.if_none_match, self.if_modified_since) {
-            (Some(condition), _) if matches(condition, etag) => {
-                Err(S3ErrorCode::NotModified.into())
-            }
+            (Some(condition), _) if matches(condition, etag) => Err(S3ErrorCode::NotModified.into()),
             (None, Some(date)) if modified <= date => Err(S3ErrorCode::NotModified.into()),
             _ => Ok(()),
         }
@@ -81,11 +77,10 @@ impl Conditions {
 
     /// The same for a source of a copy, where every refusal is a 412.
     pub fn check_copy(&self, etag: &str, modified: SystemTime) -> S3Result<()> {
-        self.check_read(etag, modified)
-            .map_err(|error| match error.code() {
-                S3ErrorCode::NotModified => failed("x-amz-copy-source-if-none-match"),
-                _ => error,
-            })
+        self.check_read(etag, modified).map_err(|error| match error.code() {
+            S3ErrorCode::NotModified => failed("x-amz-copy-source-if-none-match"),
+            _ => error,
+        })
     }
 }
 
@@ -97,11 +92,7 @@ fn matches(condition: &ETagCondition, etag: &str) -> bool {
 }
 
 fn failed(condition: &'static str) -> S3Error {
-    s3_error!(
-        PreconditionFailed,
-        "At least one of the pre-conditions you specified did not hold: {}",
-        condition
-    )
+    s3_error!(PreconditionFailed, "At least one of the pre-conditions you specified did not hold: {}", condition)
 }
 
 #[cfg(test)]
@@ -110,12 +101,8 @@ mod tests {
     use std::time::Duration;
 
     fn conditions(pairs: &[(&'static str, &str)]) -> Conditions {
-        let headers = pairs.iter().map(|(name, value)| {
-            (
-                http::HeaderName::from_static(name),
-                value.parse().expect("a value"),
-            )
-        });
+        let headers =
+            pairs.iter().map(|(name, value)| (http::HeaderName::from_static(name), value.parse().expect("a value")));
         Conditions::of(&headers.collect()).expect("valid conditions")
     }
 
@@ -136,11 +123,7 @@ mod tests {
             ("if-match", "*", Some("a"), None),
         ] {
             let found = code(conditions(&[(header, value)]).check_write(current));
-            assert_eq!(
-                found.as_deref(),
-                expected,
-                "{header}: {value} on {current:?}"
-            );
+            assert_eq!(found.as_deref(), expected, "{header}: {value} on {current:?}");
         }
     }
 
@@ -156,15 +139,9 @@ mod tests {
             (vec![("if-none-match", "\"b\"")], None),
             (vec![("if-modified-since", at)], Some("NotModified")),
             (vec![("if-modified-since", before)], None),
-            (
-                vec![("if-unmodified-since", before)],
-                Some("PreconditionFailed"),
-            ),
+            (vec![("if-unmodified-since", before)], Some("PreconditionFailed")),
             (vec![("if-unmodified-since", at)], None),
-            (
-                vec![("if-match", "\"a\""), ("if-unmodified-since", before)],
-                None,
-            ),
+            (vec![("if-match", "\"a\""), ("if-unmodified-since", before)], None),
         ] {
             let found = code(conditions(&pairs).check_read("a", modified));
             assert_eq!(found.as_deref(), expected, "{pairs:?}");

@@ -36,20 +36,11 @@ pub(crate) async fn receive(
     let (bucket, key) = (&target.bucket, &target.key);
     match (target.operation, &target.upload, target.part) {
         (Operation::UploadPart, Some(id), Some(number)) => {
-            let part = NewPart {
-                draft: Draft::Discarded,
-                size,
-                etag: etag.clone(),
-                checksum: checksum.clone(),
-            };
+            let part = NewPart { draft: Draft::Discarded, size, etag: etag.clone(), checksum: checksum.clone() };
             store.put_part(bucket, key, id, number, part)?;
         }
         _ => {
-            let conditions = if ignore_conditions {
-                Conditions::default()
-            } else {
-                Conditions::of(&head.headers)?
-            };
+            let conditions = if ignore_conditions { Conditions::default() } else { Conditions::of(&head.headers)? };
             let object = NewObject {
                 draft: Draft::Discarded,
                 size,
@@ -78,9 +69,7 @@ fn make_up_etag(key: &str, size: u64, claims: &Claims) -> String {
     }
     let fnv = |seed: u64| {
         let bytes = key.bytes().chain(size.to_le_bytes());
-        bytes.fold(seed, |hash, byte| {
-            (hash ^ u64::from(byte)).wrapping_mul(0x0000_0100_0000_01b3)
-        })
+        bytes.fold(seed, |hash, byte| (hash ^ u64::from(byte)).wrapping_mul(0x0000_0100_0000_01b3))
     };
     format!("{:016x}{:016x}-1", fnv(0xcbf2_9ce4_8422_2325), fnv(size))
 }
@@ -89,8 +78,7 @@ fn make_up_etag(key: &str, size: u64, claims: &Claims) -> String {
 fn user_headers(headers: &http::HeaderMap) -> Headers {
     let mut kept = Headers::default();
     for (name, value) in headers {
-        if let (Some(name), Ok(value)) = (name.as_str().strip_prefix("x-amz-meta-"), value.to_str())
-        {
+        if let (Some(name), Ok(value)) = (name.as_str().strip_prefix("x-amz-meta-"), value.to_str()) {
             kept.user.insert(name.into(), value.into());
         }
     }

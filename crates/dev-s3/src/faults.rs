@@ -62,7 +62,8 @@ pub enum Fault {
     },
     /// The operation is carried out, then the connection is reset instead of an answer.
     LoseAnswer,
-    /// One bit of this byte of the body is turned over on its way in, before anything is checked.
+    /// One bit of this byte of the body is turned over on its way in, before anything is checked. Without effect
+    /// on content that is discarded unread.
     FlipReceived {
         /// Which byte, from 0; beyond the body's end: the last one.
         at: u64,
@@ -84,10 +85,9 @@ impl Fault {
             Fault::RequestTimeTooSkewed => Some((StatusCode::FORBIDDEN, "RequestTimeTooSkewed")),
             Fault::AccessDenied => Some((StatusCode::FORBIDDEN, "AccessDenied")),
             Fault::NoSuchBucket => Some((StatusCode::NOT_FOUND, "NoSuchBucket")),
-            Fault::Answer { status, code } => Some((
-                StatusCode::from_u16(*status).unwrap_or(StatusCode::INTERNAL_SERVER_ERROR),
-                code,
-            )),
+            Fault::Answer { status, code } => {
+                Some((StatusCode::from_u16(*status).unwrap_or(StatusCode::INTERNAL_SERVER_ERROR), code))
+            }
             _ => None,
         }
     }
@@ -210,10 +210,7 @@ impl ActiveRule {
             return false;
         }
         self.seen += 1;
-        let spent = self
-            .when
-            .times
-            .is_some_and(|times| self.hits.load(Ordering::SeqCst) >= times);
+        let spent = self.when.times.is_some_and(|times| self.hits.load(Ordering::SeqCst) >= times);
         if self.seen <= self.when.skip || spent {
             return false;
         }
@@ -285,20 +282,9 @@ impl Faults {
         let id = self.0.next_id.fetch_add(1, Ordering::SeqCst);
         let hits = Arc::new(AtomicU64::new(0));
         let random = when.chance.map_or(0, |(_, seed)| seed);
-        self.rules().push(ActiveRule {
-            id,
-            when,
-            fault,
-            seen: 0,
-            random,
-            hits: Arc::clone(&hits),
-        });
+        self.rules().push(ActiveRule { id, when, fault, seen: 0, random, hits: Arc::clone(&hits) });
         self.0.armed.store(true, Ordering::SeqCst);
-        Rule {
-            id,
-            hits,
-            faults: self.clone(),
-        }
+        Rule { id, hits, faults: self.clone() }
     }
 
     /// Takes back every rule, the deny-list, the quirks, the skew and the outage.
@@ -359,9 +345,7 @@ impl Faults {
         if lock(&self.0.denied).contains(&target.operation) {
             return Some(Fault::AccessDenied);
         }
-        self.rules()
-            .iter_mut()
-            .find_map(|rule| rule.fires(target).then(|| rule.fault.clone()))
+        self.rules().iter_mut().find_map(|rule| rule.fires(target).then(|| rule.fault.clone()))
     }
 
     fn rules(&self) -> MutexGuard<'_, Vec<ActiveRule>> {
@@ -379,36 +363,18 @@ mod tests {
     use super::*;
 
     fn target(operation: Operation, key: &str) -> Target {
-        Target {
-            operation,
-            bucket: "b".into(),
-            key: key.into(),
-            upload: None,
-            part: None,
-        }
+        Target { operation, bucket: "b".into(), key: key.into(), upload: None, part: None }
     }
 
     fn struck(faults: &Faults, keys: &[&str]) -> Vec<bool> {
-        keys.iter()
-            .map(|key| faults.strike(&target(Operation::PutObject, key)).is_some())
-            .collect()
+        keys.iter().map(|key| faults.strike(&target(Operation::PutObject, key)).is_some()).collect()
     }
 
     #[test]
     fn rules_count_what_fits_them() {
         let faults = Faults::default();
-        let rule = faults.add(
-            When::operation(Operation::PutObject)
-                .key("ckpt")
-                .skip(1)
-                .times(2),
-            Fault::SlowDown,
-        );
-        assert!(
-            faults
-                .strike(&target(Operation::GetObject, "ckpt"))
-                .is_none()
-        );
+        let rule = faults.add(When::operation(Operation::PutObject).key("ckpt").skip(1).times(2), Fault::SlowDown);
+        assert!(faults.strike(&target(Operation::GetObject, "ckpt")).is_none());
         assert_eq!(
             struck(&faults, &["ckpt-1", "log", "ckpt-2", "ckpt-3", "ckpt-4"]),
             [false, false, true, true, false]
@@ -435,10 +401,7 @@ mod tests {
         assert_eq!(throws(7), throws(7));
         assert_ne!(throws(7), throws(8));
         let hits = throws(7).into_iter().filter(|hit| *hit).count();
-        assert!(
-            (200..300).contains(&hits),
-            "{hits} of 1000 at a chance of a quarter"
-        );
+        assert!((200..300).contains(&hits), "{hits} of 1000 at a chance of a quarter");
     }
 
     #[test]

@@ -65,11 +65,7 @@ impl ResetFlag {
 }
 
 impl Front {
-    pub async fn answer(
-        &self,
-        request: Request<Incoming>,
-        connection: &ResetFlag,
-    ) -> Result<Response<Body>, Reset> {
+    pub async fn answer(&self, request: Request<Incoming>, connection: &ResetFlag) -> Result<Response<Body>, Reset> {
         let (head, body) = request.into_parts();
         let target = Target::of(&head);
         let fault = self.faults.strike(&target);
@@ -83,20 +79,14 @@ impl Front {
             }
             _ => {}
         }
-        let refusal = fault
-            .as_ref()
-            .and_then(Fault::answer)
-            .or_else(|| self.clock_refusal(&head));
+        let refusal = fault.as_ref().and_then(Fault::answer).or_else(|| self.clock_refusal(&head));
         let mut response = match refusal {
             Some((status, code)) => {
                 // Read first: a client that is cut off while it sends sees a broken pipe, not the answer.
                 drain(body, &entry.bytes, u64::MAX).await;
                 error_response(status, code)
             }
-            None => self
-                .carry_out(head, body, &entry, &fault)
-                .await
-                .ok_or_else(|| connection.raise())?,
+            None => self.carry_out(head, body, &entry, &fault).await.ok_or_else(|| connection.raise())?,
         };
         match fault {
             Some(Fault::LoseAnswer) => return Err(connection.raise()),
@@ -124,38 +114,23 @@ impl Front {
         fault: &Option<Fault>,
     ) -> Option<Response<Body>> {
         let target = &entry.target;
-        let carries_content = matches!(
-            target.operation,
-            Operation::PutObject | Operation::UploadPart
-        );
+        let carries_content = matches!(target.operation, Operation::PutObject | Operation::UploadPart);
         if carries_content && self.store.discards(&target.key) {
             let ignore = self.faults.quirks().ignore_conditions;
-            let result =
-                discard::receive(&self.store, target, &head, body, &entry.bytes, ignore).await;
+            let result = discard::receive(&self.store, target, &head, body, &entry.bytes, ignore).await;
             return result.or_else(S3Error::to_http_response).ok();
         }
         let flip = match fault {
             Some(Fault::FlipReceived { at }) => Some(*at),
             _ => None,
         };
-        let framed = head
-            .headers
-            .get("x-amz-content-sha256")
-            .is_some_and(|hash| hash.as_bytes().starts_with(b"STREAMING-"));
+        let framed =
+            head.headers.get("x-amz-content-sha256").is_some_and(|hash| hash.as_bytes().starts_with(b"STREAMING-"));
         // A framed body (aws-chunked) is s3s's to take apart; any other is kept back.
-        let (kept, passed) = if carries_content && !framed {
-            (Some(body), Body::empty())
-        } else {
-            (None, body.into())
-        };
+        let (kept, passed) = if carries_content && !framed { (Some(body), Body::empty()) } else { (None, body.into()) };
         if !carries_content {
-            let length = head
-                .headers
-                .get(header::CONTENT_LENGTH)
-                .and_then(|length| length.to_str().ok()?.parse().ok());
-            entry
-                .bytes
-                .fetch_add(length.unwrap_or(0), Ordering::Relaxed);
+            let length = head.headers.get(header::CONTENT_LENGTH).and_then(|length| length.to_str().ok()?.parse().ok());
+            entry.bytes.fetch_add(length.unwrap_or(0), Ordering::Relaxed);
         }
         let exchange = Arc::new(Exchange::new(kept, Arc::clone(&entry.bytes), flip));
         head.extensions.insert(Arc::clone(&exchange));
@@ -167,8 +142,7 @@ impl Front {
     fn clock_refusal(&self, head: &Parts) -> Option<(StatusCode, &'static str)> {
         let signed = head.headers.get("x-amz-date")?.to_str().ok()?;
         let server_time = clock::skewed(self.faults.clock_skew_secs());
-        clock::is_too_far(signed, server_time)
-            .then_some((StatusCode::FORBIDDEN, "RequestTimeTooSkewed"))
+        clock::is_too_far(signed, server_time).then_some((StatusCode::FORBIDDEN, "RequestTimeTooSkewed"))
     }
 }
 
@@ -179,10 +153,7 @@ fn error_response(status: StatusCode, code: &str) -> Response<Body> {
     );
     let mut response = Response::new(Body::from(text));
     *response.status_mut() = status;
-    response.headers_mut().insert(
-        header::CONTENT_TYPE,
-        HeaderValue::from_static("application/xml"),
-    );
+    response.headers_mut().insert(header::CONTENT_TYPE, HeaderValue::from_static("application/xml"));
     response
 }
 
@@ -190,20 +161,10 @@ fn error_response(status: StatusCode, code: &str) -> Response<Body> {
 fn altered(body: Body, fault: Fault, connection: ResetFlag) -> Body {
     let (flip, stop_at) = match &fault {
         Fault::FlipServed { at } => (Some(*at), None),
-        Fault::ResetAnswer { after_bytes } | Fault::StallBody { after_bytes, .. } => {
-            (None, Some(*after_bytes))
-        }
+        Fault::ResetAnswer { after_bytes } | Fault::StallBody { after_bytes, .. } => (None, Some(*after_bytes)),
         _ => return body,
     };
-    let state = Altered {
-        body,
-        position: 0,
-        flip,
-        stop_at,
-        fault,
-        connection,
-        queue: VecDeque::new(),
-    };
+    let state = Altered { body, position: 0, flip, stop_at, fault, connection, queue: VecDeque::new() };
     let frames = stream::unfold(state, |mut state| async move {
         let item = state.next().await?;
         Some((item.map(Frame::data), state))
@@ -247,9 +208,7 @@ impl Altered {
                 }
             },
         };
-        if let Some(until) = self
-            .stop_at
-            .and_then(|at| usize::try_from(at - self.position).ok())
+        if let Some(until) = self.stop_at.and_then(|at| usize::try_from(at - self.position).ok())
             && until < block.len()
         {
             self.queue.push_back(block.split_off(until));

@@ -42,10 +42,7 @@ impl Default for Gate {
 impl Gate {
     /// A closed gate.
     pub fn new() -> Gate {
-        Gate(Arc::new(State {
-            open: watch::Sender::new(false),
-            arrived: watch::Sender::new(0),
-        }))
+        Gate(Arc::new(State { open: watch::Sender::new(false), arrived: watch::Sender::new(0) }))
     }
 
     /// Lets everyone through, now and later.
@@ -61,12 +58,7 @@ impl Gate {
     /// Waits until so many have come.
     pub async fn arrived(&self, count: u64) {
         // The sender lives as long as the gate: this can't fail.
-        let _ = self
-            .0
-            .arrived
-            .subscribe()
-            .wait_for(|arrived| *arrived >= count)
-            .await;
+        let _ = self.0.arrived.subscribe().wait_for(|arrived| *arrived >= count).await;
     }
 
     /// The same for a thread without a runtime.

@@ -32,18 +32,11 @@ pub(crate) struct Exchange {
 
 impl Exchange {
     pub fn new(body: Option<Incoming>, bytes: Arc<AtomicU64>, flip: Option<u64>) -> Exchange {
-        Exchange {
-            body: Mutex::new(body),
-            bytes,
-            flip,
-        }
+        Exchange { body: Mutex::new(body), bytes, flip }
     }
 
     fn take_body(&self) -> Option<Incoming> {
-        self.body
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner)
-            .take()
+        self.body.lock().unwrap_or_else(PoisonError::into_inner).take()
     }
 
     /// Reads away a body that nobody wanted, so that the client gets to read the answer.
@@ -96,11 +89,7 @@ impl Source {
     pub async fn receive(self, store: &Store, key: &str, quirks: Quirks) -> S3Result<Received> {
         let claims = Claims::of(&self.headers)?;
         let expected = self.expected_bytes()?;
-        let flip = self
-            .exchange
-            .flip
-            .filter(|_| expected > 0)
-            .map(|at| at.min(expected - 1));
+        let flip = self.exchange.flip.filter(|_| expected > 0).map(|at| at.min(expected - 1));
         let mut sink = store.sink(key, expected)?;
         let mut digester = claims.digester();
         let mut size = 0;
@@ -116,39 +105,25 @@ impl Source {
                 let Ok(block) = frame.into_data() else {
                     continue;
                 };
-                self.exchange
-                    .bytes
-                    .fetch_add(block.len() as u64, Ordering::Relaxed);
+                self.exchange.bytes.fetch_add(block.len() as u64, Ordering::Relaxed);
                 take(block)?;
             }
         } else if let Some(mut body) = self.body {
             while let Some(block) = body.next().await {
                 let block = block.map_err(|error| s3_error!(IncompleteBody, "{}", error))?;
-                self.exchange
-                    .bytes
-                    .fetch_add(block.len() as u64, Ordering::Relaxed);
+                self.exchange.bytes.fetch_add(block.len() as u64, Ordering::Relaxed);
                 take(block)?;
             }
         }
         if size != expected {
-            return Err(s3_error!(
-                IncompleteBody,
-                "{} bytes came where {} were announced",
-                size,
-                expected
-            ));
+            return Err(s3_error!(IncompleteBody, "{} bytes came where {} were announced", size, expected));
         }
         let digests = digester.finish();
         if !quirks.ignore_digests {
             let trailers = self.trailers.and_then(|trailers| trailers.take());
             claims.check(&digests, trailers.as_ref())?;
         }
-        Ok(Received {
-            draft: sink.finish().map_err(io_error)?,
-            size,
-            digests,
-            claims,
-        })
+        Ok(Received { draft: sink.finish().map_err(io_error)?, size, digests, claims })
     }
 
     fn expected_bytes(&self) -> S3Result<u64> {

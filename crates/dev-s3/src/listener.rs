@@ -15,11 +15,7 @@ use tokio::sync::watch;
 use tokio::task::JoinSet;
 
 /// Serves until `stop` says so; when this returns, the port is free and every connection gone.
-pub(crate) async fn listen(
-    listener: TcpListener,
-    front: Arc<Front>,
-    mut stop: watch::Receiver<bool>,
-) {
+pub(crate) async fn listen(listener: TcpListener, front: Arc<Front>, mut stop: watch::Receiver<bool>) {
     let outage = front.faults.watch_outage();
     let mut connections = JoinSet::new();
     loop {
@@ -52,9 +48,7 @@ async fn serve(stream: TcpStream, front: Arc<Front>, mut outage: watch::Receiver
         let (front, reset) = (Arc::clone(&front), reset.clone());
         async move { front.answer(request, &reset).await }
     });
-    let connection = http1::Builder::new()
-        .header_read_timeout(None)
-        .serve_connection(socket, service);
+    let connection = http1::Builder::new().header_read_timeout(None).serve_connection(socket, service);
     tokio::select! {
         // A client that goes away is no news.
         _ = connection => {}
@@ -93,21 +87,13 @@ impl Drop for Socket {
 }
 
 impl AsyncRead for Socket {
-    fn poll_read(
-        mut self: Pin<&mut Self>,
-        cx: &mut Context<'_>,
-        buf: &mut ReadBuf<'_>,
-    ) -> Poll<io::Result<()>> {
+    fn poll_read(mut self: Pin<&mut Self>, cx: &mut Context<'_>, buf: &mut ReadBuf<'_>) -> Poll<io::Result<()>> {
         Pin::new(&mut self.stream).poll_read(cx, buf)
     }
 }
 
 impl AsyncWrite for Socket {
-    fn poll_write(
-        mut self: Pin<&mut Self>,
-        cx: &mut Context<'_>,
-        buf: &[u8],
-    ) -> Poll<io::Result<usize>> {
+    fn poll_write(mut self: Pin<&mut Self>, cx: &mut Context<'_>, buf: &[u8]) -> Poll<io::Result<usize>> {
         Pin::new(&mut self.stream).poll_write(cx, buf)
     }
 

@@ -45,9 +45,7 @@ impl Position {
     fn covers(&self, key: &str) -> bool {
         match self {
             Position::Key(last) => key <= last.as_str(),
-            Position::CommonPrefix(prefix) => {
-                key <= prefix.as_str() || key.starts_with(prefix.as_str())
-            }
+            Position::CommonPrefix(prefix) => key <= prefix.as_str() || key.starts_with(prefix.as_str()),
         }
     }
 
@@ -68,22 +66,14 @@ pub(crate) struct Page<'a, T> {
 }
 
 pub(crate) fn page<'a, T>(objects: &'a BTreeMap<String, T>, query: &Query<'_>) -> Page<'a, T> {
-    let mut page = Page {
-        entries: Vec::new(),
-        common_prefixes: Vec::new(),
-        next: None,
-    };
+    let mut page = Page { entries: Vec::new(), common_prefixes: Vec::new(), next: None };
     let mut last = query.after.clone();
     let mut taken = 0;
     if query.limit == 0 {
         return page;
     }
     let after = query.after.as_ref().map_or("", Position::text);
-    let start = if after > query.prefix {
-        Bound::Included(after)
-    } else {
-        Bound::Included(query.prefix)
-    };
+    let start = if after > query.prefix { Bound::Included(after) } else { Bound::Included(query.prefix) };
     for (key, object) in objects.range::<str, _>((start, Bound::Unbounded)) {
         if !key.starts_with(query.prefix) {
             break;
@@ -121,16 +111,9 @@ fn common_prefix<'k>(key: &'k str, query: &Query<'_>) -> Option<&'k str> {
 
 /// What S3 does to names under `encoding-type=url`: form encoding that leaves the slash alone.
 pub(crate) fn url_encode(name: &str) -> String {
-    const KEPT: &AsciiSet = &NON_ALPHANUMERIC
-        .remove(b'/')
-        .remove(b'-')
-        .remove(b'_')
-        .remove(b'.')
-        .remove(b'*')
-        .remove(b' ');
-    percent_encode(name.as_bytes(), KEPT)
-        .to_string()
-        .replace(' ', "+")
+    const KEPT: &AsciiSet =
+        &NON_ALPHANUMERIC.remove(b'/').remove(b'-').remove(b'_').remove(b'.').remove(b'*').remove(b' ');
+    percent_encode(name.as_bytes(), KEPT).to_string().replace(' ', "+")
 }
 
 #[cfg(test)]
@@ -151,22 +134,8 @@ mod tests {
         let mut after = None;
         let mut pages = Vec::new();
         loop {
-            let page = page(
-                objects,
-                &Query {
-                    prefix,
-                    delimiter,
-                    after,
-                    limit,
-                },
-            );
-            pages.push((
-                page.entries
-                    .iter()
-                    .map(|(key, ())| (*key).to_owned())
-                    .collect(),
-                page.common_prefixes,
-            ));
+            let page = page(objects, &Query { prefix, delimiter, after, limit });
+            pages.push((page.entries.iter().map(|(key, ())| (*key).to_owned()).collect(), page.common_prefixes));
             let Some(next) = page.next else { return pages };
             assert_eq!(Position::parse(&next.token()), Some(next.clone()));
             after = Some(next);
@@ -187,10 +156,7 @@ mod tests {
     #[test]
     fn prefixes_do_not_leak_into_their_neighbours() {
         let objects = keys(&["job-2/a", "job/a", "job/b", "joc"]);
-        assert_eq!(
-            walk(&objects, "job/", "", 10),
-            [(vec!["job/a".into(), "job/b".into()], vec![])]
-        );
+        assert_eq!(walk(&objects, "job/", "", 10), [(vec!["job/a".into(), "job/b".into()], vec![])]);
     }
 
     #[test]
@@ -208,24 +174,13 @@ mod tests {
     #[test]
     fn starting_in_the_middle() {
         let objects = keys(&["a/1", "a/2", "b"]);
-        let query = Query {
-            after: Some(Position::Key("a/1".into())),
-            limit: 10,
-            ..Query::default()
-        };
-        let found: Vec<_> = page(&objects, &query)
-            .entries
-            .into_iter()
-            .map(|(key, ())| key)
-            .collect();
+        let query = Query { after: Some(Position::Key("a/1".into())), limit: 10, ..Query::default() };
+        let found: Vec<_> = page(&objects, &query).entries.into_iter().map(|(key, ())| key).collect();
         assert_eq!(found, ["a/2", "b"]);
     }
 
     #[test]
     fn names_are_form_encoded() {
-        assert_eq!(
-            url_encode("a/b c+d~é\n%*._-"),
-            "a/b+c%2Bd%7E%C3%A9%0A%25*._-"
-        );
+        assert_eq!(url_encode("a/b c+d~é\n%*._-"), "a/b+c%2Bd%7E%C3%A9%0A%25*._-");
     }
 }

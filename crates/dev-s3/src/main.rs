@@ -65,13 +65,7 @@ fn parse(mut args: impl Iterator<Item = String>) -> Result<Option<Options>, Stri
         let mut value = || args.next().ok_or_else(|| format!("{arg} needs a value"));
         match arg.as_str() {
             "--help" | "-h" => return Ok(None),
-            "--addr" => {
-                address = Some(
-                    value()?
-                        .parse()
-                        .map_err(|_| "--addr needs HOST:PORT, as numbers")?,
-                )
-            }
+            "--addr" => address = Some(value()?.parse().map_err(|_| "--addr needs HOST:PORT, as numbers")?),
             "--bucket" => buckets.push(value()?),
             "--access-key" => access_key = Some(value()?),
             "--secret-key" => secret_key = Some(value()?),

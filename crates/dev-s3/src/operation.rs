@@ -77,9 +77,7 @@ impl Target {
             bucket,
             key,
             upload: query.value("uploadId"),
-            part: query
-                .value("partNumber")
-                .and_then(|number| number.parse().ok()),
+            part: query.value("partNumber").and_then(|number| number.parse().ok()),
         }
     }
 }
@@ -91,13 +89,7 @@ fn split_path(uri: &Uri) -> (String, String) {
     (decode(bucket), decode(key))
 }
 
-fn classify(
-    method: &Method,
-    bucket: &str,
-    key: &str,
-    query: &Query,
-    headers: &HeaderMap,
-) -> Operation {
+fn classify(method: &Method, bucket: &str, key: &str, query: &Query, headers: &HeaderMap) -> Operation {
     let copies = headers.contains_key("x-amz-copy-source");
     if query.is_subresource() {
         return Operation::Other;
@@ -110,9 +102,7 @@ fn classify(
         ("POST", false, true) if query.has("delete") => Operation::DeleteObjects,
         ("GET", false, true) if query.has("location") => Operation::GetBucketLocation,
         ("GET", false, true) if query.has("uploads") => Operation::ListMultipartUploads,
-        ("GET", false, true) if query.value("list-type").as_deref() == Some("2") => {
-            Operation::ListObjectsV2
-        }
+        ("GET", false, true) if query.value("list-type").as_deref() == Some("2") => Operation::ListObjectsV2,
         ("GET", false, true) => Operation::ListObjects,
         ("PUT", false, false) => match (query.has("partNumber") && query.has("uploadId"), copies) {
             (true, true) => Operation::UploadPartCopy,
@@ -140,9 +130,7 @@ impl<'a> Query<'a> {
     }
 
     fn pairs(&self) -> impl Iterator<Item = (&'a str, &'a str)> {
-        self.0
-            .split('&')
-            .map(|pair| pair.split_once('=').unwrap_or((pair, "")))
+        self.0.split('&').map(|pair| pair.split_once('=').unwrap_or((pair, "")))
     }
 
     fn has(&self, name: &str) -> bool {
@@ -223,28 +211,14 @@ mod tests {
             ("DELETE", "/b/k", false, DeleteObject),
             ("PUT", "/b/k?tagging", false, Other),
         ] {
-            assert_eq!(
-                target(method, uri, copies).operation,
-                expected,
-                "{method} {uri}"
-            );
+            assert_eq!(target(method, uri, copies).operation, expected, "{method} {uri}");
         }
     }
 
     #[test]
     fn names_are_decoded() {
-        let target = target(
-            "PUT",
-            "/b/a%20b/%C3%A9%25%0A?partNumber=3&uploadId=u%2F1",
-            false,
-        );
-        assert_eq!(
-            (target.bucket.as_str(), target.key.as_str()),
-            ("b", "a b/é%\n")
-        );
-        assert_eq!(
-            (target.upload.as_deref(), target.part),
-            (Some("u/1"), Some(3))
-        );
+        let target = target("PUT", "/b/a%20b/%C3%A9%25%0A?partNumber=3&uploadId=u%2F1", false);
+        assert_eq!((target.bucket.as_str(), target.key.as_str()), ("b", "a b/é%\n"));
+        assert_eq!((target.upload.as_deref(), target.part), (Some("u/1"), Some(3)));
     }
 }

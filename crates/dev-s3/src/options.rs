@@ -27,11 +27,7 @@ impl Options {
     /// A server on a free port of this machine, with its keys the default ones and no bucket yet.
     pub fn new(medium: Medium) -> Options {
         // A measurement sends requests without end, and nobody reads them one by one.
-        let log_limit = if matches!(medium, Medium::Discard { .. }) {
-            1000
-        } else {
-            usize::MAX
-        };
+        let log_limit = if matches!(medium, Medium::Discard { .. }) { 1000 } else { usize::MAX };
         Options {
             address: SocketAddr::from((Ipv4Addr::LOCALHOST, 0)),
             medium,

@@ -76,24 +76,15 @@ impl Server {
         let store = Arc::new(Store::open(&options.medium, options.min_part_bytes)?);
         for bucket in &options.buckets {
             if !s3s::path::check_bucket_name(bucket) {
-                return Err(io::Error::new(
-                    io::ErrorKind::InvalidInput,
-                    format!("{bucket} is no name for a bucket"),
-                ));
+                return Err(io::Error::new(io::ErrorKind::InvalidInput, format!("{bucket} is no name for a bucket")));
             }
             store.create_bucket(bucket).map_err(io::Error::other)?;
         }
         let faults = Faults::default();
         let traffic = Arc::new(Traffic::new(options.log_limit));
 
-        let mut service = S3ServiceBuilder::new(Api {
-            store: Arc::clone(&store),
-            faults: faults.clone(),
-        });
-        service.set_auth(Keys {
-            access_key: options.access_key.clone(),
-            secret_key: options.secret_key.clone(),
-        });
+        let mut service = S3ServiceBuilder::new(Api { store: Arc::clone(&store), faults: faults.clone() });
+        service.set_auth(Keys { access_key: options.access_key.clone(), secret_key: options.secret_key.clone() });
         let mut config = S3Config::default();
         // The clock that counts is the one that a fault may have set off, and the front compares that.
         config.presigned_url_max_skew_time_secs = u32::MAX;
@@ -128,45 +119,35 @@ impl Server {
     /// runtime should not share its threads.
     pub fn spawn_thread(options: Options) -> io::Result<Server> {
         let (send, receive) = std::sync::mpsc::channel();
-        let thread = std::thread::Builder::new()
-            .name("dev-s3".into())
-            .spawn(move || {
-                let runtime = match tokio::runtime::Builder::new_multi_thread()
-                    .worker_threads(2)
-                    .enable_all()
-                    .build()
-                {
-                    Ok(runtime) => runtime,
-                    Err(error) => return drop(send.send(Err(error))),
-                };
-                runtime.block_on(async {
-                    match Server::start(options).await {
-                        Ok(server) => {
-                            let stopped = server.stopped.clone();
-                            // A receiver that is gone drops the server, which stops it.
-                            drop(send.send(Ok(server)));
-                            wait_for(stopped).await;
-                        }
-                        Err(error) => drop(send.send(Err(error))),
+        let thread = std::thread::Builder::new().name("dev-s3".into()).spawn(move || {
+            let runtime = match tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build() {
+                Ok(runtime) => runtime,
+                Err(error) => return drop(send.send(Err(error))),
+            };
+            runtime.block_on(async {
+                match Server::start(options).await {
+                    Ok(server) => {
+                        let stopped = server.stopped.clone();
+                        // A receiver that is gone drops the server, which stops it.
+                        drop(send.send(Ok(server)));
+                        wait_for(stopped).await;
                     }
-                });
-                runtime.shutdown_background();
-            })?;
+                    Err(error) => drop(send.send(Err(error))),
+                }
+            });
+            runtime.shutdown_background();
+        })?;
         let server = receive.recv().map_err(io::Error::other)??;
         *server.thread.lock().unwrap_or_else(PoisonError::into_inner) = Some(thread);
         Ok(server)
     }
 
-    /// Stops: resets every connection and frees the port. Returns at once if the server runs on the caller's
+    /// Stops: ends every connection and frees the port. Returns at once if the server runs on the caller's
     /// runtime (see [`Server::stopped`]), and when all is done if it has a thread of its own.
     pub fn stop(&self) {
         self.store.close();
         self.stop.send_replace(true);
-        let thread = self
-            .thread
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner)
-            .take();
+        let thread = self.thread.lock().unwrap_or_else(PoisonError::into_inner).take();
         if let Some(thread) = thread {
             // A panic of that thread has been printed where it happened.
             let _ = thread.join();
@@ -217,11 +198,7 @@ impl Server {
 
     /// The sum for one operation.
     pub fn count(&self, operation: Operation) -> Count {
-        self.traffic
-            .counts()
-            .get(&operation)
-            .copied()
-            .unwrap_or_default()
+        self.traffic.counts().get(&operation).copied().unwrap_or_default()
     }
 
     /// Forgets the log and the counts.
@@ -250,18 +227,12 @@ impl Server {
 
     /// The keys of a bucket, sorted.
     pub fn keys(&self, bucket: &str) -> Vec<String> {
-        self.objects(bucket)
-            .into_iter()
-            .map(|object| object.key)
-            .collect()
+        self.objects(bucket).into_iter().map(|object| object.key).collect()
     }
 
     /// An object's content, if it is there.
     pub fn object(&self, bucket: &str, key: &str) -> Option<Vec<u8>> {
-        let (_, reader) = self
-            .store
-            .open_object(bucket, key, |info| Ok(0..info.size))
-            .ok()?;
+        let (_, reader) = self.store.open_object(bucket, key, |info| Ok(0..info.size)).ok()?;
         reader.read_all().ok()
     }
 
@@ -270,17 +241,8 @@ impl Server {
         let mut seen = Vec::new();
         for (bucket, _) in self.store.buckets() {
             for (id, upload) in self.store.uploads(&bucket).unwrap_or_default() {
-                let parts = upload
-                    .parts
-                    .iter()
-                    .map(|(number, part)| (*number, part.info.size))
-                    .collect();
-                seen.push(StoredUpload {
-                    bucket: bucket.clone(),
-                    key: upload.info.key,
-                    id,
-                    parts,
-                });
+                let parts = upload.parts.iter().map(|(number, part)| (*number, part.info.size)).collect();
+                seen.push(StoredUpload { bucket: bucket.clone(), key: upload.info.key, id, parts });
             }
         }
         seen
@@ -288,10 +250,7 @@ impl Server {
 
     /// Makes a bucket; one that is there stays.
     pub fn create_bucket(&self, bucket: &str) -> io::Result<()> {
-        self.store
-            .create_bucket(bucket)
-            .map(|_| ())
-            .map_err(io::Error::other)
+        self.store.create_bucket(bucket).map(|_| ()).map_err(io::Error::other)
     }
 
     /// Writes an object behind everyone's back, as a foreign writer would; answers its ETag.
@@ -309,16 +268,12 @@ impl Server {
             };
             self.store.put(bucket, key, new, &Conditions::default())
         };
-        put()
-            .map(|object| object.info.etag.clone())
-            .map_err(io::Error::other)
+        put().map(|object| object.info.etag.clone()).map_err(io::Error::other)
     }
 
     /// Removes an object behind everyone's back; says whether it was there.
     pub fn delete(&self, bucket: &str, key: &str) -> io::Result<bool> {
-        self.store
-            .delete(bucket, key, &Conditions::default())
-            .map_err(io::Error::other)
+        self.store.delete(bucket, key, &Conditions::default()).map_err(io::Error::other)
     }
 
     /// The time that the server believes it is.

@@ -46,20 +46,12 @@ pub(crate) struct Traffic {
 
 impl Traffic {
     pub fn new(log_limit: usize) -> Traffic {
-        Traffic {
-            books: Mutex::default(),
-            log_limit,
-        }
+        Traffic { books: Mutex::default(), log_limit }
     }
 
     /// Opens an entry; it is written when it is dropped, whether the request got its answer or broke off.
     pub fn begin(self: &Arc<Self>, target: Target) -> Entry {
-        Entry {
-            traffic: Arc::clone(self),
-            target,
-            bytes: Arc::default(),
-            status: 0,
-        }
+        Entry { traffic: Arc::clone(self), target, bytes: Arc::default(), status: 0 }
     }
 
     pub fn requests(&self) -> Vec<Request> {

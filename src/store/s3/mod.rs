@@ -5,6 +5,7 @@
 //!
 //! `mod` (this file) connects, `operations` is the [`Store`](super::Store), `errors` turns answers into kinds and hints,
 //! `body`, `names`, `signing` are what goes over the wire, `identity` and `transport` what stands behind the SDK.
+#![allow(clippy::disallowed_methods, clippy::disallowed_types)]
 
 mod body;
 mod errors;
@@ -18,6 +19,7 @@ use std::collections::HashSet;
 use std::future::Future;
 use std::sync::{Arc, Mutex};
 
+use aws_config::SdkConfig;
 use aws_config::environment::EnvironmentVariableRegionProvider;
 use aws_config::meta::region::RegionProviderChain;
 use aws_config::profile::ProfileFileRegionProvider;
@@ -66,12 +68,10 @@ impl S3Store {
     /// # Errors
     /// [`ErrorKind::Stop`] when no region is known for AWS, or `AWS_CA_BUNDLE` can't be used.
     pub async fn connect(bucket: &str, prefix: &Prefix, options: &OpenOptions) -> Result<S3Store, StoreError> {
-        let http_client = SharedHttpClient::new(transport::Transport::from_environment()?);
-        let behavior = BehaviorVersion::v2026_01_12();
-
+        let transport = transport::Transport::new(options.ca_bundle.as_deref())?;
         let endpoint_told = options.endpoint_url.clone().or_else(endpoint_from_environment);
-        let mut loader = aws_config::defaults(behavior)
-            .http_client(http_client)
+        let mut loader = aws_config::defaults(BehaviorVersion::v2026_01_12())
+            .http_client(SharedHttpClient::new(transport))
             .region(region_chain(options, endpoint_told.is_some()))
             .request_checksum_calculation(RequestChecksumCalculation::WhenRequired)
             .response_checksum_validation(ResponseChecksumValidation::WhenRequired);
@@ -91,34 +91,40 @@ impl S3Store {
             ));
         }
         let shared = loader.load().await;
-
         let endpoint = endpoint_told.or_else(|| shared.endpoint_url().map(str::to_owned));
         let region = match (shared.region(), &endpoint) {
-            (Some(region), _) => region.clone(),
-            (None, Some(_)) => Region::from_static(REGION_OF_CUSTOM_ENDPOINTS),
+            (Some(region), _) => region.to_string(),
+            (None, Some(_)) => REGION_OF_CUSTOM_ENDPOINTS.to_owned(),
             (None, None) => {
                 return Err(StoreError::new(ErrorKind::Stop, "Connect", format!("s3://{bucket}/"), "no region is set")
                     .with_hint("set AWS_REGION to the bucket's region, or AWS_ENDPOINT_URL for another store"));
             }
         };
+        let place = Place { bucket: bucket.to_owned(), endpoint, region };
+        Ok(S3Store::over(&shared, place, prefix, options.page_size))
+    }
+
+    /// A client over what the environment or a test settled.
+    fn over(shared: &SdkConfig, place: Place, prefix: &Prefix, page_size: u16) -> S3Store {
         let credentials = Arc::new(ForgettingCache::new());
-        let config = aws_sdk_s3::config::Builder::from(&shared)
-            .region(region.clone())
-            .force_path_style(endpoint.is_some())
+        let config = aws_sdk_s3::config::Builder::from(shared)
+            .region(Region::new(place.region.clone()))
+            .force_path_style(place.endpoint.is_some())
+            // The `retry` wrapper tries again, with patience and fresh credentials; here once is once.
             .retry_config(RetryConfig::disabled())
             .timeout_config(TimeoutConfig::builder().connect_timeout(CONNECT_TIMEOUT).build())
             .stalled_stream_protection(StalledStreamProtectionConfig::enabled().grace_period(STALL_GRACE).build())
             .identity_cache(identity::Handle(credentials.clone()))
             .interceptor(signing::SignWithHeader)
             .build();
-        Ok(S3Store {
+        S3Store {
             client: Client::from_conf(config),
             prefix: prefix.clone(),
-            place: Place { bucket: bucket.to_owned(), endpoint, region: region.to_string() },
+            place,
             credentials,
-            page_size: i32::from(options.page_size.clamp(1, 1000)),
+            page_size: i32::from(page_size.clamp(1, 1000)),
             undeclared: Mutex::default(),
-        })
+        }
     }
 
     fn target(&self, key: Option<&Key>) -> String {
@@ -183,5 +189,65 @@ fn region_chain(options: &OpenOptions, custom_endpoint: bool) -> RegionProviderC
         chain.or_else(Region::from_static(REGION_OF_CUSTOM_ENDPOINTS))
     } else {
         chain.or_default_provider()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::atomic::{AtomicU64, Ordering};
+
+    use aws_sdk_s3::config::ProvideCredentials;
+    use aws_sdk_s3::config::SharedCredentialsProvider;
+    use dev_s3::{Fault, Operation, Options, Server, When};
+
+    use super::*;
+    use crate::store::{ListFrom, Store as _};
+
+    /// Hands out the server's keys, and counts how often it was asked.
+    #[derive(Debug)]
+    struct Counting(Credentials, Arc<AtomicU64>);
+
+    impl ProvideCredentials for Counting {
+        fn provide_credentials<'a>(&'a self) -> aws_credential_types::provider::future::ProvideCredentials<'a>
+        where
+            Self: 'a,
+        {
+            self.1.fetch_add(1, Ordering::SeqCst);
+            aws_credential_types::provider::future::ProvideCredentials::ready(Ok(self.0.clone()))
+        }
+    }
+
+    #[tokio::test]
+    async fn a_refused_token_is_fetched_anew_once() {
+        let server = Server::start(Options::memory().bucket("bucket")).await.unwrap();
+        let fetched = Arc::new(AtomicU64::new(0));
+        let keys = Credentials::new(server.access_key(), server.secret_key(), None, None, "test");
+        let provider = SharedCredentialsProvider::new(Counting(keys, fetched.clone()));
+        let shared = aws_config::defaults(BehaviorVersion::v2026_01_12())
+            .endpoint_url(server.endpoint())
+            .region(Region::from_static(REGION_OF_CUSTOM_ENDPOINTS))
+            .credentials_provider(provider)
+            .load()
+            .await;
+        let place = Place {
+            bucket: "bucket".to_owned(),
+            endpoint: Some(server.endpoint()),
+            region: REGION_OF_CUSTOM_ENDPOINTS.to_owned(),
+        };
+        let store = S3Store::over(&shared, place, &Prefix::default(), 1000);
+        let list = async || store.list(&ListFrom::default()).await;
+
+        list().await.unwrap();
+        list().await.unwrap();
+        assert_eq!(fetched.load(Ordering::SeqCst), 1, "cached");
+        // A burst of refusals of the same token: one fetch, not one each.
+        server.faults().add(When::operation(Operation::ListObjectsV2).times(3), Fault::ExpiredToken);
+        let refused = tokio::join!(list(), list(), list());
+        for refused in [refused.0, refused.1, refused.2] {
+            assert_eq!(refused.unwrap_err().kind, ErrorKind::Retry(RetryReason::Expired));
+        }
+        let fine = tokio::join!(list(), list());
+        assert!(fine.0.is_ok() && fine.1.is_ok());
+        assert_eq!(fetched.load(Ordering::SeqCst), 2, "fetched anew, once");
     }
 }

@@ -5,6 +5,7 @@
 //! side keep parts on connections of their own.
 
 use std::collections::HashMap;
+use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 
@@ -47,20 +48,22 @@ pub(super) struct Transport {
 }
 
 impl Transport {
-    /// A client that trusts the system's certificates, or those in the file that `AWS_CA_BUNDLE` names.
+    /// A client that trusts the certificates in `ca_bundle`, else in the file that `AWS_CA_BUNDLE` names, else the system's.
     ///
     /// # Errors
     /// [`ErrorKind::Stop`] when that file can't be read or holds no certificate.
-    pub(super) fn from_environment() -> Result<Transport, StoreError> {
-        let trust = match std::env::var_os(CA_BUNDLE_VARIABLE).filter(|path| !path.is_empty()) {
-            Some(path) => trust_only(path.as_ref())?,
+    pub(super) fn new(ca_bundle: Option<&Path>) -> Result<Transport, StoreError> {
+        let from_environment =
+            || std::env::var_os(CA_BUNDLE_VARIABLE).filter(|path| !path.is_empty()).map(PathBuf::from);
+        let trust = match ca_bundle.map(Path::to_owned).or_else(from_environment) {
+            Some(path) => trust_only(&path)?,
             None => TlsContext::default(),
         };
         Ok(Transport { trust, connectors: Mutex::default() })
     }
 }
 
-fn trust_only(path: &std::path::Path) -> Result<TlsContext, StoreError> {
+fn trust_only(path: &Path) -> Result<TlsContext, StoreError> {
     let refuse = |why: String| {
         StoreError::new(ErrorKind::Stop, "Connect", path.display().to_string(), why)
             .with_hint(format!("{CA_BUNDLE_VARIABLE} must name a readable PEM file with at least one certificate"))

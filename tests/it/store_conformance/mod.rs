@@ -1,7 +1,7 @@
 //! One suite for every store: what the engine relies on holds everywhere, and where a store is known to differ, the table says so.
 
 mod cases;
-mod servers;
+pub mod servers;
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -62,6 +62,51 @@ async fn run_all(subject: &Subject) {
     cases::multipart::run(subject).await;
     cases::digests::run(subject).await;
     cases::copies::run(subject).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_directory_conforms() {
+    let directory = tempfile::tempdir().expect("a temporary directory");
+    let destination = Destination::File { directory: directory.path().join("made/when/needed") };
+    let paged = OpenOptions { page_size: 3, ..OpenOptions::default() };
+    let known = Known {
+        returns_checksums: true,
+        nesting: Nesting::Refused,
+        longest_segment_bytes: 255,
+        limits_keys: true,
+        refuses_small_parts: false,
+        forgets_completed_uploads: true,
+        conditional_copies: true,
+    };
+    let subject = Subject {
+        name: "directory",
+        store: store::open(&destination, &OpenOptions::default()).await.expect("a store"),
+        paged: store::open(&destination, &paged).await.expect("a store"),
+        known,
+    };
+    run_all(&subject).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn dev_s3_conforms() {
+    let directory = tempfile::tempdir().expect("a temporary directory");
+    for (name, options) in [
+        ("dev-s3 in memory", dev_s3::Options::memory()),
+        ("dev-s3 in a directory", dev_s3::Options::directory(directory.path())),
+    ] {
+        let server = dev_s3::Server::start(options.bucket(BUCKET)).await.expect("a server");
+        let known = Known {
+            returns_checksums: true,
+            nesting: Nesting::Both,
+            longest_segment_bytes: usize::MAX,
+            limits_keys: true,
+            refuses_small_parts: true,
+            forgets_completed_uploads: true,
+            conditional_copies: true,
+        };
+        let options = servers::options(server.endpoint(), server.access_key(), server.secret_key());
+        run_all(&on_s3(name, options, known).await).await;
+    }
 }
 
 async fn on_s3(name: &'static str, options: OpenOptions, known: Known) -> Subject {

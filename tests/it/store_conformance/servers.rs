@@ -90,16 +90,21 @@ impl Server {
 
     /// How to open a store on it.
     pub fn options(&self) -> OpenOptions {
-        OpenOptions {
-            endpoint_url: Some(format!("http://{}", self.address)),
-            region: Some("us-east-1".to_owned()),
-            credentials: Some(FixedCredentials {
-                access_key_id: ACCESS_KEY.to_owned(),
-                secret_access_key: SECRET_KEY.to_owned(),
-                session_token: None,
-            }),
-            ..OpenOptions::default()
-        }
+        options(format!("http://{}", self.address), ACCESS_KEY, SECRET_KEY)
+    }
+}
+
+/// How to open a store at an endpoint.
+pub fn options(endpoint_url: String, access_key_id: &str, secret_access_key: &str) -> OpenOptions {
+    OpenOptions {
+        endpoint_url: Some(endpoint_url),
+        region: Some("us-east-1".to_owned()),
+        credentials: Some(FixedCredentials {
+            access_key_id: access_key_id.to_owned(),
+            secret_access_key: secret_access_key.to_owned(),
+            session_token: None,
+        }),
+        ..OpenOptions::default()
     }
 }
 

@@ -18,35 +18,22 @@ struct Shown {
 }
 
 impl Api {
-    pub(super) fn list_objects_v2_now(
-        &self,
-        input: ListObjectsV2Input,
-    ) -> S3Result<S3Response<ListObjectsV2Output>> {
+    pub(super) fn list_objects_v2_now(&self, input: ListObjectsV2Input) -> S3Result<S3Response<ListObjectsV2Output>> {
         let after = match (&input.continuation_token, &input.start_after) {
             (Some(token), _) => {
                 let position = Position::parse(token);
-                Some(position.ok_or_else(|| {
-                    s3_error!(
-                        InvalidArgument,
-                        "The continuation token provided is incorrect"
-                    )
-                })?)
+                Some(
+                    position
+                        .ok_or_else(|| s3_error!(InvalidArgument, "The continuation token provided is incorrect"))?,
+                )
             }
             (None, Some(key)) if !key.is_empty() => Some(Position::Key(key.clone())),
             _ => None,
         };
         let naming = Naming::of(&input.encoding_type);
         let max_keys = page_size(input.max_keys)?;
-        let (prefix, delimiter) = (
-            input.prefix.unwrap_or_default(),
-            input.delimiter.unwrap_or_default(),
-        );
-        let query = Query {
-            prefix: &prefix,
-            delimiter: &delimiter,
-            after,
-            limit: max_keys as usize,
-        };
+        let (prefix, delimiter) = (input.prefix.unwrap_or_default(), input.delimiter.unwrap_or_default());
+        let query = Query { prefix: &prefix, delimiter: &delimiter, after, limit: max_keys as usize };
         let shown = self.show(&input.bucket, &query, naming)?;
         let count = shown.contents.len() + shown.common_prefixes.len();
         Ok(S3Response::new(ListObjectsV2Output {
@@ -66,35 +53,16 @@ impl Api {
         }))
     }
 
-    pub(super) fn list_objects_v1(
-        &self,
-        input: ListObjectsInput,
-    ) -> S3Result<S3Response<ListObjectsOutput>> {
+    pub(super) fn list_objects_v1(&self, input: ListObjectsInput) -> S3Result<S3Response<ListObjectsOutput>> {
         let naming = Naming::of(&input.encoding_type);
         let max_keys = page_size(input.max_keys)?;
-        let (prefix, delimiter) = (
-            input.prefix.unwrap_or_default(),
-            input.delimiter.unwrap_or_default(),
-        );
+        let (prefix, delimiter) = (input.prefix.unwrap_or_default(), input.delimiter.unwrap_or_default());
         // A marker that is a common prefix stands for everything below it.
-        let after = input
-            .marker
-            .clone()
-            .filter(|marker| !marker.is_empty())
-            .map(|marker| {
-                let is_prefix = !delimiter.is_empty() && marker.ends_with(&delimiter);
-                if is_prefix {
-                    Position::CommonPrefix(marker)
-                } else {
-                    Position::Key(marker)
-                }
-            });
-        let query = Query {
-            prefix: &prefix,
-            delimiter: &delimiter,
-            after,
-            limit: max_keys as usize,
-        };
+        let after = input.marker.clone().filter(|marker| !marker.is_empty()).map(|marker| {
+            let is_prefix = !delimiter.is_empty() && marker.ends_with(&delimiter);
+            if is_prefix { Position::CommonPrefix(marker) } else { Position::Key(marker) }
+        });
+        let query = Query { prefix: &prefix, delimiter: &delimiter, after, limit: max_keys as usize };
         let shown = self.show(&input.bucket, &query, naming)?;
         Ok(S3Response::new(ListObjectsOutput {
             name: Some(input.bucket),
@@ -113,23 +81,10 @@ impl Api {
 
     fn show(&self, bucket: &str, query: &Query<'_>, naming: Naming) -> S3Result<Shown> {
         self.store.with_objects(bucket, |objects| {
-            let Page {
-                entries,
-                common_prefixes,
-                next,
-            } = page(objects, query);
-            let contents = entries
-                .into_iter()
-                .map(|(key, object)| self.entry(key, object, naming))
-                .collect();
-            let prefixes = common_prefixes.iter().map(|prefix| CommonPrefix {
-                prefix: Some(naming.name(prefix)),
-            });
-            Shown {
-                contents,
-                common_prefixes: prefixes.collect(),
-                next,
-            }
+            let Page { entries, common_prefixes, next } = page(objects, query);
+            let contents = entries.into_iter().map(|(key, object)| self.entry(key, object, naming)).collect();
+            let prefixes = common_prefixes.iter().map(|prefix| CommonPrefix { prefix: Some(naming.name(prefix)) });
+            Shown { contents, common_prefixes: prefixes.collect(), next }
         })
     }
 
@@ -141,12 +96,9 @@ impl Api {
             size: Some(size(info.size)),
             e_tag: Some(self.shown_etag(info)),
             last_modified: Some(info.modified.into()),
-            checksum_algorithm: checksum
-                .map(|sum| vec![ChecksumAlgorithm::from_static(sum.algorithm.name())]),
+            checksum_algorithm: checksum.map(|sum| vec![ChecksumAlgorithm::from_static(sum.algorithm.name())]),
             checksum_type: checksum.map(|sum| ChecksumType::from_static(sum.kind())),
-            storage_class: Some(ObjectStorageClass::from_static(
-                ObjectStorageClass::STANDARD,
-            )),
+            storage_class: Some(ObjectStorageClass::from_static(ObjectStorageClass::STANDARD)),
             owner: None,
             restore_status: None,
         }
@@ -179,11 +131,7 @@ impl Naming {
 /// How much a page may hold, from what was asked.
 pub(super) fn page_size(asked: Option<i32>) -> S3Result<i32> {
     match asked {
-        Some(asked) if asked < 0 => Err(s3_error!(
-            InvalidArgument,
-            "a page can't hold {} entries",
-            asked
-        )),
+        Some(asked) if asked < 0 => Err(s3_error!(InvalidArgument, "a page can't hold {} entries", asked)),
         asked => Ok(asked.unwrap_or(MAX_PAGE).min(MAX_PAGE)),
     }
 }

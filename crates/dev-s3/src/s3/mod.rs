@@ -25,18 +25,12 @@ pub(crate) struct Api {
 impl Api {
     /// The conditions of a write, unless this store is one that ignores them.
     fn write_conditions(&self, headers: &HeaderMap) -> S3Result<Conditions> {
-        if self.faults.quirks().ignore_conditions {
-            Ok(Conditions::default())
-        } else {
-            Conditions::of(headers)
-        }
+        if self.faults.quirks().ignore_conditions { Ok(Conditions::default()) } else { Conditions::of(headers) }
     }
 
     /// A checksum for an answer, unless this store is one that hides them.
     fn shown<'a>(&self, checksum: &'a Option<Checksum>) -> Option<&'a Checksum> {
-        checksum
-            .as_ref()
-            .filter(|_| !self.faults.quirks().hide_checksums)
+        checksum.as_ref().filter(|_| !self.faults.quirks().hide_checksums)
     }
 
     /// An object's ETag as everything but the answer to Complete says it.
@@ -77,26 +71,16 @@ fn user_metadata(metadata: Option<Metadata>) -> std::collections::BTreeMap<Strin
 
 fn shown_metadata(headers: &Headers) -> Option<Metadata> {
     let user = &headers.user;
-    (!user.is_empty()).then(|| {
-        user.iter()
-            .map(|(name, value)| (name.clone(), value.clone()))
-            .collect()
-    })
+    (!user.is_empty()).then(|| user.iter().map(|(name, value)| (name.clone(), value.clone())).collect())
 }
 
 #[async_trait::async_trait]
 impl S3 for Api {
-    async fn create_bucket(
-        &self,
-        request: S3Request<CreateBucketInput>,
-    ) -> S3Result<S3Response<CreateBucketOutput>> {
+    async fn create_bucket(&self, request: S3Request<CreateBucketInput>) -> S3Result<S3Response<CreateBucketOutput>> {
         self.create_bucket_now(request.input)
     }
 
-    async fn head_bucket(
-        &self,
-        request: S3Request<HeadBucketInput>,
-    ) -> S3Result<S3Response<HeadBucketOutput>> {
+    async fn head_bucket(&self, request: S3Request<HeadBucketInput>) -> S3Result<S3Response<HeadBucketOutput>> {
         self.store.has_bucket(&request.input.bucket)?;
         Ok(S3Response::new(HeadBucketOutput::default()))
     }
@@ -109,38 +93,23 @@ impl S3 for Api {
         Ok(S3Response::new(GetBucketLocationOutput::default()))
     }
 
-    async fn list_buckets(
-        &self,
-        _: S3Request<ListBucketsInput>,
-    ) -> S3Result<S3Response<ListBucketsOutput>> {
+    async fn list_buckets(&self, _: S3Request<ListBucketsInput>) -> S3Result<S3Response<ListBucketsOutput>> {
         self.list_buckets_now()
     }
 
-    async fn put_object(
-        &self,
-        request: S3Request<PutObjectInput>,
-    ) -> S3Result<S3Response<PutObjectOutput>> {
+    async fn put_object(&self, request: S3Request<PutObjectInput>) -> S3Result<S3Response<PutObjectOutput>> {
         self.put_object_now(request).await
     }
 
-    async fn get_object(
-        &self,
-        request: S3Request<GetObjectInput>,
-    ) -> S3Result<S3Response<GetObjectOutput>> {
+    async fn get_object(&self, request: S3Request<GetObjectInput>) -> S3Result<S3Response<GetObjectOutput>> {
         self.get_object_now(request)
     }
 
-    async fn head_object(
-        &self,
-        request: S3Request<HeadObjectInput>,
-    ) -> S3Result<S3Response<HeadObjectOutput>> {
+    async fn head_object(&self, request: S3Request<HeadObjectInput>) -> S3Result<S3Response<HeadObjectOutput>> {
         self.head_object_now(request)
     }
 
-    async fn delete_object(
-        &self,
-        request: S3Request<DeleteObjectInput>,
-    ) -> S3Result<S3Response<DeleteObjectOutput>> {
+    async fn delete_object(&self, request: S3Request<DeleteObjectInput>) -> S3Result<S3Response<DeleteObjectOutput>> {
         self.delete_object_now(request)
     }
 
@@ -151,10 +120,7 @@ impl S3 for Api {
         self.delete_objects_now(request.input)
     }
 
-    async fn copy_object(
-        &self,
-        request: S3Request<CopyObjectInput>,
-    ) -> S3Result<S3Response<CopyObjectOutput>> {
+    async fn copy_object(&self, request: S3Request<CopyObjectInput>) -> S3Result<S3Response<CopyObjectOutput>> {
         self.copy_object_now(request)
     }
 
@@ -165,10 +131,7 @@ impl S3 for Api {
         self.upload_part_copy_now(request)
     }
 
-    async fn list_objects(
-        &self,
-        request: S3Request<ListObjectsInput>,
-    ) -> S3Result<S3Response<ListObjectsOutput>> {
+    async fn list_objects(&self, request: S3Request<ListObjectsInput>) -> S3Result<S3Response<ListObjectsOutput>> {
         self.list_objects_v1(request.input)
     }
 
@@ -186,10 +149,7 @@ impl S3 for Api {
         self.create_upload_now(request)
     }
 
-    async fn upload_part(
-        &self,
-        request: S3Request<UploadPartInput>,
-    ) -> S3Result<S3Response<UploadPartOutput>> {
+    async fn upload_part(&self, request: S3Request<UploadPartInput>) -> S3Result<S3Response<UploadPartOutput>> {
         self.upload_part_now(request).await
     }
 
@@ -205,15 +165,11 @@ impl S3 for Api {
         request: S3Request<AbortMultipartUploadInput>,
     ) -> S3Result<S3Response<AbortMultipartUploadOutput>> {
         let input = request.input;
-        self.store
-            .abort(&input.bucket, &input.key, &input.upload_id)?;
+        self.store.abort(&input.bucket, &input.key, &input.upload_id)?;
         Ok(S3Response::new(AbortMultipartUploadOutput::default()))
     }
 
-    async fn list_parts(
-        &self,
-        request: S3Request<ListPartsInput>,
-    ) -> S3Result<S3Response<ListPartsOutput>> {
+    async fn list_parts(&self, request: S3Request<ListPartsInput>) -> S3Result<S3Response<ListPartsOutput>> {
         self.list_parts_now(request.input)
     }
 

@@ -16,10 +16,7 @@ pub(super) fn check_part_number(number: i32) -> S3Result<()> {
     if (1..=MAX_PART_NUMBER).contains(&number) {
         Ok(())
     } else {
-        Err(s3_error!(
-            InvalidArgument,
-            "Part number must be an integer between 1 and 10000, inclusive"
-        ))
+        Err(s3_error!(InvalidArgument, "Part number must be an integer between 1 and 10000, inclusive"))
     }
 }
 
@@ -29,11 +26,7 @@ impl Api {
         request: S3Request<CreateMultipartUploadInput>,
     ) -> S3Result<S3Response<CreateMultipartUploadOutput>> {
         let input = request.input;
-        let algorithm = input
-            .checksum_algorithm
-            .as_ref()
-            .map(|name| Algorithm::parse(name.as_str()))
-            .transpose()?;
+        let algorithm = input.checksum_algorithm.as_ref().map(|name| Algorithm::parse(name.as_str())).transpose()?;
         let full_object = match (&input.checksum_type, algorithm) {
             (Some(kind), _) => kind.as_str() == ChecksumType::FULL_OBJECT,
             (None, algorithm) => algorithm == Some(Algorithm::Crc64nvme),
@@ -45,10 +38,7 @@ impl Api {
             ));
         }
         if !full_object && algorithm == Some(Algorithm::Crc64nvme) {
-            return Err(s3_error!(
-                InvalidRequest,
-                "The COMPOSITE checksum type cannot be used with crc64nvme."
-            ));
+            return Err(s3_error!(InvalidRequest, "The COMPOSITE checksum type cannot be used with crc64nvme."));
         }
         let headers = Headers {
             content_type: input.content_type,
@@ -58,22 +48,14 @@ impl Api {
             cache_control: input.cache_control,
             user: user_metadata(input.metadata),
         };
-        let id =
-            self.store
-                .create_upload(&input.bucket, &input.key, headers, algorithm, full_object)?;
+        let id = self.store.create_upload(&input.bucket, &input.key, headers, algorithm, full_object)?;
         let hidden = self.faults.quirks().hide_checksums;
-        let kind = if full_object {
-            ChecksumType::FULL_OBJECT
-        } else {
-            ChecksumType::COMPOSITE
-        };
+        let kind = if full_object { ChecksumType::FULL_OBJECT } else { ChecksumType::COMPOSITE };
         Ok(S3Response::new(CreateMultipartUploadOutput {
             bucket: Some(input.bucket),
             key: Some(input.key),
             upload_id: Some(id),
-            checksum_type: algorithm
-                .filter(|_| !hidden)
-                .map(|_| ChecksumType::from_static(kind)),
+            checksum_type: algorithm.filter(|_| !hidden).map(|_| ChecksumType::from_static(kind)),
             checksum_algorithm: input.checksum_algorithm.filter(|_| !hidden),
             ..Default::default()
         }))
@@ -87,12 +69,8 @@ impl Api {
         let source = Source::of(&mut request, body);
         let input = request.input;
         check_part_number(input.part_number)?;
-        let wanted = self
-            .store
-            .upload_algorithm(&input.bucket, &input.key, &input.upload_id)?;
-        let received = source
-            .receive(&self.store, &input.key, self.faults.quirks())
-            .await?;
+        let wanted = self.store.upload_algorithm(&input.bucket, &input.key, &input.upload_id)?;
+        let received = source.receive(&self.store, &input.key, self.faults.quirks()).await?;
         let sent = received.claims.algorithm();
         if let Some(wanted) = wanted
             && sent != Some(wanted)
@@ -110,17 +88,8 @@ impl Api {
             checksum: sent.and_then(|sent| received.digests.checksum(sent)),
             draft: received.draft,
         };
-        let part = self.store.put_part(
-            &input.bucket,
-            &input.key,
-            &input.upload_id,
-            input.part_number,
-            part,
-        )?;
-        let output = UploadPartOutput {
-            e_tag: Some(ETag::Strong(part.etag)),
-            ..Default::default()
-        };
+        let part = self.store.put_part(&input.bucket, &input.key, &input.upload_id, input.part_number, part)?;
+        let output = UploadPartOutput { e_tag: Some(ETag::Strong(part.etag)), ..Default::default() };
         let mut headers = Checksum::headers(self.shown(&part.checksum));
         // A part's checksum has no type.
         headers.remove("x-amz-checksum-type");
@@ -133,14 +102,8 @@ impl Api {
     ) -> S3Result<S3Response<CompleteMultipartUploadOutput>> {
         let conditions = self.write_conditions(&request.headers)?;
         let input = request.input;
-        let parts = input
-            .multipart_upload
-            .and_then(|upload| upload.parts)
-            .unwrap_or_default();
-        let parts = parts
-            .into_iter()
-            .map(named_part)
-            .collect::<S3Result<Vec<_>>>()?;
+        let parts = input.multipart_upload.and_then(|upload| upload.parts).unwrap_or_default();
+        let parts = parts.into_iter().map(named_part).collect::<S3Result<Vec<_>>>()?;
         let claimed = s3s::dto::Checksum {
             checksum_crc32: input.checksum_crc32,
             checksum_crc32c: input.checksum_crc32c,
@@ -151,18 +114,10 @@ impl Api {
         };
         let store = Arc::clone(&self.store);
         let (bucket, key, id) = (input.bucket.clone(), input.key.clone(), input.upload_id);
-        let completion = Completion {
-            parts,
-            size: input.mpu_object_size,
-            claimed,
-        };
+        let completion = Completion { parts, size: input.mpu_object_size, claimed };
         // Putting gigabytes of parts together on disk takes a while: other requests go on meanwhile.
-        let joined = tokio::task::spawn_blocking(move || {
-            store.complete(&bucket, &key, &id, &completion, &conditions)
-        });
-        let object = joined
-            .await
-            .map_err(|error| s3_error!(error, InternalError))??;
+        let joined = tokio::task::spawn_blocking(move || store.complete(&bucket, &key, &id, &completion, &conditions));
+        let object = joined.await.map_err(|error| s3_error!(error, InternalError))??;
         let fields = Checksum::fields(self.shown(&object.info.checksum));
         Ok(S3Response::new(CompleteMultipartUploadOutput {
             location: Some(format!("/{}/{}", input.bucket, input.key)),
@@ -179,13 +134,8 @@ impl Api {
         }))
     }
 
-    pub(super) fn list_parts_now(
-        &self,
-        input: ListPartsInput,
-    ) -> S3Result<S3Response<ListPartsOutput>> {
-        let upload = self
-            .store
-            .upload(&input.bucket, &input.key, &input.upload_id)?;
+    pub(super) fn list_parts_now(&self, input: ListPartsInput) -> S3Result<S3Response<ListPartsOutput>> {
+        let upload = self.store.upload(&input.bucket, &input.key, &input.upload_id)?;
         let limit = page_size(input.max_parts)?;
         let after = input.part_number_marker.unwrap_or(0);
         let mut rest = upload.parts.range(after.saturating_add(1)..).peekable();
@@ -206,21 +156,13 @@ impl Api {
                 size: Some(size(part.info.size)),
             });
         }
-        let algorithm = upload
-            .info
-            .algorithm
-            .filter(|_| !self.faults.quirks().hide_checksums);
-        let kind = if upload.info.full_object {
-            ChecksumType::FULL_OBJECT
-        } else {
-            ChecksumType::COMPOSITE
-        };
+        let algorithm = upload.info.algorithm.filter(|_| !self.faults.quirks().hide_checksums);
+        let kind = if upload.info.full_object { ChecksumType::FULL_OBJECT } else { ChecksumType::COMPOSITE };
         Ok(S3Response::new(ListPartsOutput {
             bucket: Some(input.bucket),
             key: Some(input.key),
             upload_id: Some(input.upload_id),
-            checksum_algorithm: algorithm
-                .map(|algorithm| ChecksumAlgorithm::from_static(algorithm.name())),
+            checksum_algorithm: algorithm.map(|algorithm| ChecksumAlgorithm::from_static(algorithm.name())),
             checksum_type: algorithm.map(|_| ChecksumType::from_static(kind)),
             is_truncated: Some(limit > 0 && rest.peek().is_some()),
             max_parts: Some(limit),
@@ -236,31 +178,19 @@ impl Api {
         &self,
         input: ListMultipartUploadsInput,
     ) -> S3Result<S3Response<ListMultipartUploadsOutput>> {
-        if input
-            .delimiter
-            .as_ref()
-            .is_some_and(|delimiter| !delimiter.is_empty())
-        {
-            return Err(s3_error!(
-                NotImplemented,
-                "uploads can't be grouped by a delimiter"
-            ));
+        if input.delimiter.as_ref().is_some_and(|delimiter| !delimiter.is_empty()) {
+            return Err(s3_error!(NotImplemented, "uploads can't be grouped by a delimiter"));
         }
         let naming = Naming::of(&input.encoding_type);
         let limit = page_size(input.max_uploads)?;
         let prefix = input.prefix.clone().unwrap_or_default();
         let marker = input.key_marker.clone().unwrap_or_default();
         let id_marker = input.upload_id_marker.clone().unwrap_or_default();
-        let uploads = self
-            .store
-            .uploads(&input.bucket)?
-            .into_iter()
-            .filter(|(id, upload)| {
-                let key = upload.info.key.as_str();
-                let is_later = key > marker.as_str()
-                    || (key == marker && !id_marker.is_empty() && *id > id_marker);
-                key.starts_with(&prefix) && (marker.is_empty() || is_later)
-            });
+        let uploads = self.store.uploads(&input.bucket)?.into_iter().filter(|(id, upload)| {
+            let key = upload.info.key.as_str();
+            let is_later = key > marker.as_str() || (key == marker && !id_marker.is_empty() && *id > id_marker);
+            key.starts_with(&prefix) && (marker.is_empty() || is_later)
+        });
         let mut rest = uploads.peekable();
         let mut uploads = Vec::new();
         let mut last = None;

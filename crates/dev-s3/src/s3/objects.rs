@@ -19,9 +19,7 @@ impl Api {
         let body = request.input.body.take();
         let source = Source::of(&mut request, body);
         let input = request.input;
-        let received = source
-            .receive(&self.store, &input.key, self.faults.quirks())
-            .await?;
+        let received = source.receive(&self.store, &input.key, self.faults.quirks()).await?;
         let algorithm = received.claims.algorithm();
         let new = NewObject {
             etag: received.digests.etag(),
@@ -38,23 +36,12 @@ impl Api {
             },
             parts: Vec::new(),
         };
-        let object = self
-            .store
-            .put(&input.bucket, &input.key, new, &conditions)?;
-        let output = PutObjectOutput {
-            e_tag: Some(ETag::Strong(object.info.etag.clone())),
-            ..Default::default()
-        };
-        Ok(S3Response::with_headers(
-            output,
-            Checksum::headers(self.shown(&object.info.checksum)),
-        ))
+        let object = self.store.put(&input.bucket, &input.key, new, &conditions)?;
+        let output = PutObjectOutput { e_tag: Some(ETag::Strong(object.info.etag.clone())), ..Default::default() };
+        Ok(S3Response::with_headers(output, Checksum::headers(self.shown(&object.info.checksum))))
     }
 
-    pub(super) fn get_object_now(
-        &self,
-        request: S3Request<GetObjectInput>,
-    ) -> S3Result<S3Response<GetObjectOutput>> {
+    pub(super) fn get_object_now(&self, request: S3Request<GetObjectInput>) -> S3Result<S3Response<GetObjectOutput>> {
         let conditions = Conditions::of(&request.headers)?;
         let input = request.input;
         let mut selection = Selection::default();
@@ -65,13 +52,9 @@ impl Api {
         })?;
         let info = &object.info;
         let headers = &info.headers;
-        let asked = input
-            .checksum_mode
-            .is_some_and(|mode| mode.as_str() == ChecksumMode::ENABLED);
+        let asked = input.checksum_mode.is_some_and(|mode| mode.as_str() == ChecksumMode::ENABLED);
         // A checksum of the whole says nothing about a part of it.
-        let checksum = self
-            .shown(&info.checksum)
-            .filter(|_| asked && selection.content_range.is_none());
+        let checksum = self.shown(&info.checksum).filter(|_| asked && selection.content_range.is_none());
         let output = GetObjectOutput {
             accept_ranges: Some("bytes".into()),
             body: Some(stream_of(reader)),
@@ -88,10 +71,7 @@ impl Api {
             parts_count: selection.parts_count,
             ..Default::default()
         };
-        Ok(S3Response::with_headers(
-            output,
-            Checksum::headers(checksum),
-        ))
+        Ok(S3Response::with_headers(output, Checksum::headers(checksum)))
     }
 
     pub(super) fn head_object_now(
@@ -105,12 +85,8 @@ impl Api {
         conditions.check_read(self.shown_etag(info).value(), info.modified)?;
         let selection = select(info, input.range, input.part_number)?;
         let headers = &info.headers;
-        let asked = input
-            .checksum_mode
-            .is_some_and(|mode| mode.as_str() == ChecksumMode::ENABLED);
-        let checksum = self
-            .shown(&info.checksum)
-            .filter(|_| asked && selection.content_range.is_none());
+        let asked = input.checksum_mode.is_some_and(|mode| mode.as_str() == ChecksumMode::ENABLED);
+        let checksum = self.shown(&info.checksum).filter(|_| asked && selection.content_range.is_none());
         let output = HeadObjectOutput {
             accept_ranges: Some("bytes".into()),
             cache_control: headers.cache_control.clone(),
@@ -125,10 +101,7 @@ impl Api {
             parts_count: selection.parts_count,
             ..Default::default()
         };
-        Ok(S3Response::with_headers(
-            output,
-            Checksum::headers(checksum),
-        ))
+        Ok(S3Response::with_headers(output, Checksum::headers(checksum)))
     }
 
     pub(super) fn delete_object_now(
@@ -136,15 +109,11 @@ impl Api {
         request: S3Request<DeleteObjectInput>,
     ) -> S3Result<S3Response<DeleteObjectOutput>> {
         let conditions = self.write_conditions(&request.headers)?;
-        self.store
-            .delete(&request.input.bucket, &request.input.key, &conditions)?;
+        self.store.delete(&request.input.bucket, &request.input.key, &conditions)?;
         Ok(S3Response::new(DeleteObjectOutput::default()))
     }
 
-    pub(super) fn delete_objects_now(
-        &self,
-        input: DeleteObjectsInput,
-    ) -> S3Result<S3Response<DeleteObjectsOutput>> {
+    pub(super) fn delete_objects_now(&self, input: DeleteObjectsInput) -> S3Result<S3Response<DeleteObjectsOutput>> {
         self.store.has_bucket(&input.bucket)?;
         if input.delete.objects.len() > 1000 {
             return Err(S3ErrorCode::MalformedXML.into());
@@ -152,17 +121,13 @@ impl Api {
         let (mut deleted, mut errors) = (Vec::new(), Vec::new());
         for object in input.delete.objects {
             let conditions = match object.e_tag {
-                Some(etag) if !self.faults.quirks().ignore_conditions => Conditions {
-                    if_match: Some(ETagCondition::ETag(etag)),
-                    ..Conditions::default()
-                },
+                Some(etag) if !self.faults.quirks().ignore_conditions => {
+                    Conditions { if_match: Some(ETagCondition::ETag(etag)), ..Conditions::default() }
+                }
                 _ => Conditions::default(),
             };
             match self.store.delete(&input.bucket, &object.key, &conditions) {
-                Ok(_) => deleted.push(DeletedObject {
-                    key: Some(object.key),
-                    ..Default::default()
-                }),
+                Ok(_) => deleted.push(DeletedObject { key: Some(object.key), ..Default::default() }),
                 Err(error) => errors.push(Error {
                     code: Some(error.code().as_str().to_owned()),
                     message: error.message().map(str::to_owned),
@@ -172,11 +137,7 @@ impl Api {
             }
         }
         let deleted = (!input.delete.quiet.unwrap_or(false)).then_some(deleted);
-        Ok(S3Response::new(DeleteObjectsOutput {
-            deleted,
-            errors: Some(errors),
-            request_charged: None,
-        }))
+        Ok(S3Response::new(DeleteObjectsOutput { deleted, errors: Some(errors), request_charged: None }))
     }
 }
 
@@ -191,52 +152,29 @@ struct Selection {
 fn select(info: &ObjectInfo, range: Option<Range>, part: Option<i32>) -> S3Result<Selection> {
     let (range, parts_count) = match (range, part) {
         (None, None) => {
-            return Ok(Selection {
-                range: 0..info.size,
-                ..Selection::default()
-            });
+            return Ok(Selection { range: 0..info.size, ..Selection::default() });
         }
         (Some(_), Some(_)) => {
-            return Err(s3_error!(
-                InvalidRequest,
-                "Cannot specify both Range header and partNumber query parameter"
-            ));
+            return Err(s3_error!(InvalidRequest, "Cannot specify both Range header and partNumber query parameter"));
         }
         (Some(range), None) => (range.check(info.size)?, None),
         (None, Some(part)) => {
             let whole = [info.size];
-            let sizes = if info.parts.is_empty() {
-                &whole[..]
-            } else {
-                &info.parts
-            };
-            let index = usize::try_from(part)
-                .ok()
-                .and_then(|part| part.checked_sub(1));
-            let index = index
-                .filter(|index| *index < sizes.len())
-                .ok_or(S3ErrorCode::InvalidRange)?;
+            let sizes = if info.parts.is_empty() { &whole[..] } else { &info.parts };
+            let index = usize::try_from(part).ok().and_then(|part| part.checked_sub(1));
+            let index = index.filter(|index| *index < sizes.len()).ok_or(S3ErrorCode::InvalidRange)?;
             let start: u64 = sizes[..index].iter().sum();
-            let count = i32::try_from(info.parts.len())
-                .ok()
-                .filter(|count| *count > 0);
+            let count = i32::try_from(info.parts.len()).ok().filter(|count| *count > 0);
             (start..start + sizes[index], count)
         }
     };
     let last = range.end.saturating_sub(1);
     let content_range = Some(format!("bytes {}-{last}/{}", range.start, info.size));
-    Ok(Selection {
-        range,
-        content_range,
-        parts_count,
-    })
+    Ok(Selection { range, content_range, parts_count })
 }
 
 fn content_type(headers: &Headers) -> String {
-    headers
-        .content_type
-        .clone()
-        .unwrap_or_else(|| "binary/octet-stream".into())
+    headers.content_type.clone().unwrap_or_else(|| "binary/octet-stream".into())
 }
 
 fn stream_of(reader: Reader) -> StreamingBlob {

@@ -61,10 +61,7 @@ pub(crate) enum Draft {
 /// about as fast as a channel hands it over.
 pub(crate) enum Sink {
     Memory(Vec<u8>),
-    File {
-        temp: TempFile,
-        file: io::BufWriter<File>,
-    },
+    File { temp: TempFile, file: io::BufWriter<File> },
     Discard,
 }
 
@@ -74,17 +71,12 @@ impl Sink {
     const TRUSTED_BYTES: u64 = 64 << 20;
 
     pub fn memory(expected_bytes: u64) -> Sink {
-        Sink::Memory(Vec::with_capacity(
-            expected_bytes.min(Self::TRUSTED_BYTES) as usize
-        ))
+        Sink::Memory(Vec::with_capacity(expected_bytes.min(Self::TRUSTED_BYTES) as usize))
     }
 
     pub fn file(path: PathBuf) -> io::Result<Sink> {
         let (temp, file) = TempFile::create(path)?;
-        Ok(Sink::File {
-            temp,
-            file: io::BufWriter::with_capacity(Self::BUFFER_BYTES, file),
-        })
+        Ok(Sink::File { temp, file: io::BufWriter::with_capacity(Self::BUFFER_BYTES, file) })
     }
 
     pub fn write(&mut self, data: &[u8]) -> io::Result<()> {
@@ -139,11 +131,7 @@ impl Reader {
     /// The next block, or `None` at the end.
     pub fn next_block(&mut self) -> io::Result<Option<Bytes>> {
         match self {
-            Reader::Memory(pieces) => Ok(if pieces.is_empty() {
-                None
-            } else {
-                Some(pieces.remove(0))
-            }),
+            Reader::Memory(pieces) => Ok(if pieces.is_empty() { None } else { Some(pieces.remove(0)) }),
             Reader::File { left: 0, .. } | Reader::Zeros(0) => Ok(None),
             Reader::File { file, left } => {
                 let mut block = vec![0; (*left).min(Self::BLOCK_BYTES) as usize];
@@ -152,8 +140,7 @@ impl Reader {
                 Ok(Some(block.into()))
             }
             Reader::Zeros(left) => {
-                static ZEROS: [u8; Reader::BLOCK_BYTES as usize] =
-                    [0; Reader::BLOCK_BYTES as usize];
+                static ZEROS: [u8; Reader::BLOCK_BYTES as usize] = [0; Reader::BLOCK_BYTES as usize];
                 let block = &ZEROS[..(*left).min(Self::BLOCK_BYTES) as usize];
                 *left -= block.len() as u64;
                 Ok(Some(Bytes::from_static(block)))
@@ -190,16 +177,8 @@ mod tests {
 
     #[test]
     fn ranges_cross_pieces() {
-        let blob = Blob::Memory(vec![
-            Bytes::from_static(b"abc"),
-            Bytes::new(),
-            Bytes::from_static(b"defg"),
-        ]);
-        let read = |range| {
-            Reader::open(&blob, range)
-                .and_then(Reader::read_all)
-                .expect("memory can be read")
-        };
+        let blob = Blob::Memory(vec![Bytes::from_static(b"abc"), Bytes::new(), Bytes::from_static(b"defg")]);
+        let read = |range| Reader::open(&blob, range).and_then(Reader::read_all).expect("memory can be read");
         assert_eq!(read(0..7), b"abcdefg");
         assert_eq!(read(2..5), b"cde");
         assert_eq!(read(3..3), b"");

@@ -17,7 +17,7 @@ use super::{Bucket, Object, ObjectInfo};
 use crate::checksum::{etag_of, hex};
 use s3s::crypto::{Checksum as _, Sha256};
 use serde::{Deserialize, Serialize};
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fs::{self, File};
 use std::io::{self, Write as _};
 use std::os::unix::fs::MetadataExt as _;
@@ -29,31 +29,12 @@ use std::time::SystemTime;
 #[derive(Debug, Serialize, Deserialize)]
 #[serde(tag = "record", rename_all = "snake_case")]
 pub(super) enum Record {
-    Bucket {
-        created: SystemTime,
-    },
-    Put {
-        key: String,
-        info: ObjectInfo,
-        file: PathBuf,
-        stamp: Stamp,
-    },
-    Delete {
-        key: String,
-    },
-    Upload {
-        id: String,
-        info: UploadInfo,
-    },
-    Part {
-        id: String,
-        number: i32,
-        info: PartInfo,
-        file: PathBuf,
-    },
-    UploadGone {
-        id: String,
-    },
+    Bucket { created: SystemTime },
+    Put { key: String, info: ObjectInfo, file: PathBuf, stamp: Stamp },
+    Delete { key: String },
+    Upload { id: String, info: UploadInfo },
+    Part { id: String, number: i32, info: PartInfo, file: PathBuf },
+    UploadGone { id: String },
 }
 
 /// What a file looked like when it got its place: tells whether it is still the one that the log means.
@@ -67,11 +48,7 @@ pub(super) struct Stamp {
 impl Stamp {
     fn of(path: &Path) -> io::Result<Stamp> {
         let meta = fs::metadata(path)?;
-        Ok(Stamp {
-            size: meta.size(),
-            mtime: meta.mtime(),
-            mtime_nsec: meta.mtime_nsec(),
-        })
+        Ok(Stamp { size: meta.size(), mtime: meta.mtime(), mtime_nsec: meta.mtime_nsec() })
     }
 }
 
@@ -84,10 +61,7 @@ pub(super) struct Directory {
 
 impl Directory {
     pub fn open(root: &Path) -> io::Result<(Directory, BTreeMap<String, Bucket>)> {
-        let directory = Directory {
-            root: root.to_owned(),
-            logs: Mutex::default(),
-        };
+        let directory = Directory { root: root.to_owned(), logs: Mutex::default() };
         let aside = directory.aside();
         fs::create_dir_all(aside.join("parts"))?;
         match fs::remove_dir_all(aside.join("tmp")) {
@@ -97,15 +71,13 @@ impl Directory {
         let mut buckets = BTreeMap::new();
         for entry in fs::read_dir(&aside)? {
             let path = entry?.path();
-            let name = path
-                .file_name()
-                .and_then(|name| name.to_str())
-                .and_then(|name| name.strip_suffix(".log"));
+            let name = path.file_name().and_then(|name| name.to_str()).and_then(|name| name.strip_suffix(".log"));
             if let Some(name) = name {
                 let bucket = directory.load(name, &path)?;
                 buckets.insert(name.to_owned(), bucket);
             }
         }
+        directory.sweep_parts(&buckets)?;
         Ok((directory, buckets))
     }
 
@@ -123,9 +95,7 @@ impl Directory {
         info: &ObjectInfo,
         old: Option<&Blob>,
     ) -> io::Result<Blob> {
-        let natural = self
-            .natural_place(bucket, key)
-            .filter(|place| settle(&mut temp, place).is_ok());
+        let natural = self.natural_place(bucket, key).filter(|place| settle(&mut temp, place).is_ok());
         let place = match natural {
             Some(place) => place,
             None => {
@@ -136,19 +106,11 @@ impl Directory {
         };
         let stamp = Stamp::of(&place)?;
         let file = self.relative(&place);
-        self.record(
-            bucket,
-            &Record::Put {
-                key: key.into(),
-                info: info.clone(),
-                file,
-                stamp,
-            },
-        )?;
+        self.record(bucket, &Record::Put { key: key.into(), info: info.clone(), file, stamp })?;
         if let Some(Blob::File(old)) = old
             && *old != place
         {
-            fs::remove_file(old)?;
+            remove(old)?;
         }
         Ok(Blob::File(place))
     }
@@ -156,16 +118,13 @@ impl Directory {
     pub fn delete(&self, bucket: &str, key: &str, blob: &Blob) -> io::Result<()> {
         self.record(bucket, &Record::Delete { key: key.into() })?;
         if let Blob::File(path) = blob {
-            fs::remove_file(path)?;
+            remove(path)?;
             self.remove_empty_parents(bucket, path);
         }
         Ok(())
     }
 
-    #[expect(
-        clippy::too_many_arguments,
-        reason = "each is one field of the line that it writes"
-    )]
+    #[expect(clippy::too_many_arguments, reason = "each is one field of the line that it writes")]
     pub fn put_part(
         &self,
         bucket: &str,
@@ -177,37 +136,21 @@ impl Directory {
         old: Option<&Blob>,
     ) -> io::Result<Blob> {
         // A part that comes again gets a new file: whoever still reads the old one keeps it.
-        let place = self
-            .aside()
-            .join("parts")
-            .join(format!("{id}.{number}.{serial}.{}", info.etag));
+        let place = self.aside().join("parts").join(format!("{id}.{number}.{serial}.{}", info.etag));
         temp.move_to(&place)?;
         let file = self.relative(&place);
-        self.record(
-            bucket,
-            &Record::Part {
-                id: id.into(),
-                number,
-                info: info.clone(),
-                file,
-            },
-        )?;
+        self.record(bucket, &Record::Part { id: id.into(), number, info: info.clone(), file })?;
         if let Some(Blob::File(old)) = old {
-            fs::remove_file(old)?;
+            remove(old)?;
         }
         Ok(Blob::File(place))
     }
 
-    pub fn forget_upload<'a>(
-        &self,
-        bucket: &str,
-        id: &str,
-        parts: impl Iterator<Item = &'a Blob>,
-    ) -> io::Result<()> {
+    pub fn forget_upload<'a>(&self, bucket: &str, id: &str, parts: impl Iterator<Item = &'a Blob>) -> io::Result<()> {
         self.record(bucket, &Record::UploadGone { id: id.into() })?;
         for part in parts {
             if let Blob::File(path) = part {
-                fs::remove_file(path)?;
+                remove(path)?;
             }
         }
         Ok(())
@@ -219,10 +162,7 @@ impl Directory {
         line.push(b'\n');
         let mut logs = self.logs.lock().unwrap_or_else(PoisonError::into_inner);
         if !logs.contains_key(bucket) {
-            let log = File::options()
-                .create(true)
-                .append(true)
-                .open(self.log_path(bucket))?;
+            let log = File::options().create(true).append(true).open(self.log_path(bucket))?;
             logs.insert(bucket.into(), log);
         }
         match logs.get_mut(bucket) {
@@ -235,11 +175,7 @@ impl Directory {
 
     /// Replays a log, compares it with the files, and writes it anew.
     fn load(&self, name: &str, path: &Path) -> io::Result<Bucket> {
-        let mut bucket = Bucket {
-            created: SystemTime::UNIX_EPOCH,
-            objects: BTreeMap::new(),
-            uploads: BTreeMap::new(),
-        };
+        let mut bucket = Bucket { created: SystemTime::UNIX_EPOCH, objects: BTreeMap::new(), uploads: BTreeMap::new() };
         let mut stamps = BTreeMap::new();
         let text = fs::read(path)?;
         for line in text.split_inclusive(|byte| *byte == b'\n') {
@@ -249,47 +185,19 @@ impl Directory {
             };
             match record {
                 Record::Bucket { created } => bucket.created = created,
-                Record::Put {
-                    key,
-                    info,
-                    file,
-                    stamp,
-                } => {
+                Record::Put { key, info, file, stamp } => {
                     stamps.insert(key.clone(), stamp);
-                    bucket.objects.insert(
-                        key,
-                        Arc::new(Object {
-                            info,
-                            blob: Blob::File(self.root.join(file)),
-                        }),
-                    );
+                    bucket.objects.insert(key, Arc::new(Object { info, blob: Blob::File(self.root.join(file)) }));
                 }
                 Record::Delete { key } => {
                     bucket.objects.remove(&key);
                 }
                 Record::Upload { id, info } => {
-                    bucket.uploads.insert(
-                        id,
-                        Upload {
-                            info,
-                            parts: BTreeMap::new(),
-                        },
-                    );
+                    bucket.uploads.insert(id, Upload { info, parts: BTreeMap::new() });
                 }
-                Record::Part {
-                    id,
-                    number,
-                    info,
-                    file,
-                } => {
+                Record::Part { id, number, info, file } => {
                     if let Some(upload) = bucket.uploads.get_mut(&id) {
-                        upload.parts.insert(
-                            number,
-                            Part {
-                                info,
-                                blob: Blob::File(self.root.join(file)),
-                            },
-                        );
+                        upload.parts.insert(number, Part { info, blob: Blob::File(self.root.join(file)) });
                     }
                 }
                 Record::UploadGone { id } => {
@@ -298,9 +206,7 @@ impl Directory {
             }
         }
         for upload in bucket.uploads.values_mut() {
-            upload
-                .parts
-                .retain(|_, part| matches!(&part.blob, Blob::File(path) if path.exists()));
+            upload.parts.retain(|_, part| matches!(&part.blob, Blob::File(path) if path.exists()));
         }
         let mut objects = BTreeMap::new();
         for (key, object) in std::mem::take(&mut bucket.objects) {
@@ -314,6 +220,25 @@ impl Directory {
         Ok(bucket)
     }
 
+    /// Removes parts that no upload knows: of uploads that ended just when the server did.
+    fn sweep_parts(&self, buckets: &BTreeMap<String, Bucket>) -> io::Result<()> {
+        let uploads = buckets.values().flat_map(|bucket| bucket.uploads.values());
+        let parts = uploads.flat_map(|upload| upload.parts.values());
+        let known: BTreeSet<_> = parts
+            .filter_map(|part| match &part.blob {
+                Blob::File(path) => Some(path),
+                Blob::Memory(_) | Blob::Discarded => None,
+            })
+            .collect();
+        for entry in fs::read_dir(self.aside().join("parts"))? {
+            let path = entry?.path();
+            if !known.contains(&path) {
+                remove(&path)?;
+            }
+        }
+        Ok(())
+    }
+
     fn rewrite(&self, name: &str, path: &Path, bucket: &Bucket) -> io::Result<()> {
         let mut text = Vec::new();
         let mut line = |record: &Record| -> io::Result<()> {
@@ -321,38 +246,23 @@ impl Directory {
             text.push(b'\n');
             Ok(())
         };
-        line(&Record::Bucket {
-            created: bucket.created,
-        })?;
+        line(&Record::Bucket { created: bucket.created })?;
         for (key, object) in &bucket.objects {
             let Blob::File(file) = &object.blob else {
                 continue;
             };
             let stamp = Stamp::of(file)?;
             let file = self.relative(file);
-            line(&Record::Put {
-                key: key.clone(),
-                info: object.info.clone(),
-                file,
-                stamp,
-            })?;
+            line(&Record::Put { key: key.clone(), info: object.info.clone(), file, stamp })?;
         }
         for (id, upload) in &bucket.uploads {
-            line(&Record::Upload {
-                id: id.clone(),
-                info: upload.info.clone(),
-            })?;
+            line(&Record::Upload { id: id.clone(), info: upload.info.clone() })?;
             for (number, part) in &upload.parts {
                 let Blob::File(file) = &part.blob else {
                     continue;
                 };
                 let file = self.relative(file);
-                line(&Record::Part {
-                    id: id.clone(),
-                    number: *number,
-                    info: part.info.clone(),
-                    file,
-                })?;
+                line(&Record::Part { id: id.clone(), number: *number, info: part.info.clone(), file })?;
             }
         }
         let fresh = self.aside().join("tmp").join(format!("{name}.log"));
@@ -376,33 +286,30 @@ impl Directory {
 
     /// `DIR/bucket/key`, if the key can be a path that leads there and nowhere else.
     fn natural_place(&self, bucket: &str, key: &str) -> Option<PathBuf> {
-        let fits = |name: &str| {
-            !matches!(name, "" | "." | "..") && name.len() <= 255 && !name.contains('\0')
-        };
-        key.split('/')
-            .all(fits)
-            .then(|| self.root.join(bucket).join(key))
+        let fits = |name: &str| !matches!(name, "" | "." | "..") && name.len() <= 255 && !name.contains('\0');
+        key.split('/').all(fits).then(|| self.root.join(bucket).join(key))
     }
 
     fn hidden_place(&self, bucket: &str, key: &str) -> PathBuf {
-        self.aside()
-            .join("objects")
-            .join(bucket)
-            .join(hex(&Sha256::checksum(key.as_bytes())))
+        self.aside().join("objects").join(bucket).join(hex(&Sha256::checksum(key.as_bytes())))
     }
 
     /// Folders are no objects: one that holds nothing any more would only be in the way of a key of its name.
     fn remove_empty_parents(&self, bucket: &str, path: &Path) {
         let top = self.root.join(bucket);
-        for folder in path
-            .ancestors()
-            .skip(1)
-            .take_while(|folder| folder.starts_with(&top) && *folder != top)
-        {
+        for folder in path.ancestors().skip(1).take_while(|folder| folder.starts_with(&top) && *folder != top) {
             if fs::remove_dir(folder).is_err() {
                 break;
             }
         }
+    }
+}
+
+/// Removes a file. One that a person has removed already is as gone as it should be.
+fn remove(path: &Path) -> io::Result<()> {
+    match fs::remove_file(path) {
+        Err(error) if error.kind() != io::ErrorKind::NotFound => Err(error),
+        _ => Ok(()),
     }
 }
 
@@ -428,10 +335,7 @@ fn recognise(object: Arc<Object>, stamp: Option<&Stamp>) -> io::Result<Option<Ar
                 parts: Vec::new(),
                 ..object.info.clone()
             };
-            Ok(Some(Arc::new(Object {
-                info,
-                blob: object.blob.clone(),
-            })))
+            Ok(Some(Arc::new(Object { info, blob: object.blob.clone() })))
         }
         Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
         Err(error) => Err(error),

@@ -46,9 +46,7 @@ pub enum Medium {
 impl Medium {
     /// Discards everything but chiefsync's control objects.
     pub fn discard() -> Medium {
-        Medium::Discard {
-            keep: vec![".chiefsync/".into()],
-        }
+        Medium::Discard { keep: vec![".chiefsync/".into()] }
     }
 }
 
@@ -109,9 +107,7 @@ struct State {
 
 impl State {
     fn bucket(&self, name: &str) -> S3Result<&Bucket> {
-        self.buckets
-            .get(name)
-            .ok_or_else(|| S3ErrorCode::NoSuchBucket.into())
+        self.buckets.get(name).ok_or_else(|| S3ErrorCode::NoSuchBucket.into())
     }
 
     /// The bucket, for a change.
@@ -119,9 +115,7 @@ impl State {
         if self.closed {
             return Err(S3ErrorCode::ServiceUnavailable.into());
         }
-        self.buckets
-            .get_mut(name)
-            .ok_or_else(|| S3ErrorCode::NoSuchBucket.into())
+        self.buckets.get_mut(name).ok_or_else(|| S3ErrorCode::NoSuchBucket.into())
     }
 }
 
@@ -153,12 +147,7 @@ impl Store {
                 Shelf::Directory(directory)
             }
         };
-        Ok(Store {
-            state: Mutex::new(state),
-            shelf,
-            min_part_bytes,
-            serial: AtomicU64::new(0),
-        })
+        Ok(Store { state: Mutex::new(state), shelf, min_part_bytes, serial: AtomicU64::new(0) })
     }
 
     /// Refuses every change from here on.
@@ -184,27 +173,14 @@ impl Store {
         }
         let created = now();
         if let Shelf::Directory(directory) = &self.shelf {
-            directory
-                .record(name, &Record::Bucket { created })
-                .map_err(io_error)?;
+            directory.record(name, &Record::Bucket { created }).map_err(io_error)?;
         }
-        state.buckets.insert(
-            name.into(),
-            Bucket {
-                created,
-                objects: BTreeMap::new(),
-                uploads: BTreeMap::new(),
-            },
-        );
+        state.buckets.insert(name.into(), Bucket { created, objects: BTreeMap::new(), uploads: BTreeMap::new() });
         Ok(true)
     }
 
     pub fn buckets(&self) -> Vec<(String, SystemTime)> {
-        self.lock()
-            .buckets
-            .iter()
-            .map(|(name, bucket)| (name.clone(), bucket.created))
-            .collect()
+        self.lock().buckets.iter().map(|(name, bucket)| (name.clone(), bucket.created)).collect()
     }
 
     pub fn has_bucket(&self, name: &str) -> S3Result<()> {
@@ -216,9 +192,7 @@ impl Store {
     /// A place for content that will be stored under `key`.
     pub fn sink(&self, key: &str, expected_bytes: u64) -> S3Result<Sink> {
         match &self.shelf {
-            Shelf::Directory(directory) => {
-                Sink::file(directory.temporary(self.next_serial())).map_err(io_error)
-            }
+            Shelf::Directory(directory) => Sink::file(directory.temporary(self.next_serial())).map_err(io_error),
             Shelf::Discard { .. } if self.discards(key) => Ok(Sink::Discard),
             Shelf::Memory | Shelf::Discard { .. } => Ok(Sink::memory(expected_bytes)),
         }
@@ -227,13 +201,7 @@ impl Store {
     // Objects
 
     /// Gives a draft its name, if the conditions hold at that very moment.
-    pub fn put(
-        &self,
-        bucket: &str,
-        key: &str,
-        new: NewObject,
-        conditions: &Conditions,
-    ) -> S3Result<Arc<Object>> {
+    pub fn put(&self, bucket: &str, key: &str, new: NewObject, conditions: &Conditions) -> S3Result<Arc<Object>> {
         let mut state = self.lock();
         let objects = &mut state.bucket_mut(bucket)?.objects;
         conditions.check_write(objects.get(key).map(|object| object.info.etag.as_str()))?;
@@ -259,9 +227,7 @@ impl Store {
         let blob = match (&self.shelf, new.draft) {
             (Shelf::Directory(directory), Draft::File(temp)) => {
                 let old = objects.get(key).map(|object| &object.blob);
-                directory
-                    .put(bucket, key, temp, &info, old)
-                    .map_err(io_error)?
+                directory.put(bucket, key, temp, &info, old).map_err(io_error)?
             }
             (_, Draft::Memory(pieces)) => Blob::Memory(pieces),
             (_, Draft::Discarded) => Blob::Discarded,
@@ -276,12 +242,7 @@ impl Store {
 
     pub fn get(&self, bucket: &str, key: &str) -> S3Result<Arc<Object>> {
         let state = self.lock();
-        state
-            .bucket(bucket)?
-            .objects
-            .get(key)
-            .cloned()
-            .ok_or_else(|| S3ErrorCode::NoSuchKey.into())
+        state.bucket(bucket)?.objects.get(key).cloned().ok_or_else(|| S3ErrorCode::NoSuchKey.into())
     }
 
     /// Looks an object up and opens a range of it that `select` chooses, both at one moment.
@@ -292,11 +253,7 @@ impl Store {
         select: impl FnOnce(&ObjectInfo) -> S3Result<Range<u64>>,
     ) -> S3Result<(Arc<Object>, Reader)> {
         let state = self.lock();
-        let object = state
-            .bucket(bucket)?
-            .objects
-            .get(key)
-            .ok_or(S3ErrorCode::NoSuchKey)?;
+        let object = state.bucket(bucket)?.objects.get(key).ok_or(S3ErrorCode::NoSuchKey)?;
         let range = select(&object.info)?;
         let reader = Reader::open(&object.blob, range).map_err(io_error)?;
         Ok((Arc::clone(object), reader))
@@ -311,20 +268,14 @@ impl Store {
         };
         conditions.check_write(Some(&object.info.etag))?;
         if let Shelf::Directory(directory) = &self.shelf {
-            directory
-                .delete(bucket, key, &object.blob)
-                .map_err(io_error)?;
+            directory.delete(bucket, key, &object.blob).map_err(io_error)?;
         }
         objects.remove(key);
         Ok(true)
     }
 
     /// Shows the sorted objects of a bucket to `look`, under the lock.
-    pub fn with_objects<R>(
-        &self,
-        bucket: &str,
-        look: impl FnOnce(&BTreeMap<String, Arc<Object>>) -> R,
-    ) -> S3Result<R> {
+    pub fn with_objects<R>(&self, bucket: &str, look: impl FnOnce(&BTreeMap<String, Arc<Object>>) -> R) -> S3Result<R> {
         Ok(look(&self.lock().bucket(bucket)?.objects))
     }
 

@@ -83,107 +83,53 @@ impl Store {
         algorithm: Option<Algorithm>,
         full_object: bool,
     ) -> S3Result<String> {
-        let since = SystemTime::now()
-            .duration_since(SystemTime::UNIX_EPOCH)
-            .unwrap_or_default();
+        let since = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
         // Sorts by age, and stays unique over a restart.
         let id = format!("{:024x}{:08x}", since.as_nanos(), self.next_serial());
-        let info = UploadInfo {
-            key: key.into(),
-            initiated: now(),
-            headers,
-            algorithm,
-            full_object,
-        };
+        let info = UploadInfo { key: key.into(), initiated: now(), headers, algorithm, full_object };
         let mut state = self.lock();
         let uploads = &mut state.bucket_mut(bucket)?.uploads;
         if let Shelf::Directory(directory) = &self.shelf {
-            let record = Record::Upload {
-                id: id.clone(),
-                info: info.clone(),
-            };
+            let record = Record::Upload { id: id.clone(), info: info.clone() };
             directory.record(bucket, &record).map_err(io_error)?;
         }
-        uploads.insert(
-            id.clone(),
-            Upload {
-                info,
-                parts: BTreeMap::new(),
-            },
-        );
+        uploads.insert(id.clone(), Upload { info, parts: BTreeMap::new() });
         Ok(id)
     }
 
     /// Looks an upload up; a wrong key is as wrong as a wrong id.
     pub fn upload(&self, bucket: &str, key: &str, id: &str) -> S3Result<Upload> {
         let state = self.lock();
-        let upload = state
-            .bucket(bucket)?
-            .uploads
-            .get(id)
-            .filter(|upload| upload.info.key == key);
-        upload
-            .cloned()
-            .ok_or_else(|| S3ErrorCode::NoSuchUpload.into())
+        let upload = state.bucket(bucket)?.uploads.get(id).filter(|upload| upload.info.key == key);
+        upload.cloned().ok_or_else(|| S3ErrorCode::NoSuchUpload.into())
     }
 
     /// What the parts of an upload must be checked by, without copying the upload.
-    pub fn upload_algorithm(
-        &self,
-        bucket: &str,
-        key: &str,
-        id: &str,
-    ) -> S3Result<Option<Algorithm>> {
+    pub fn upload_algorithm(&self, bucket: &str, key: &str, id: &str) -> S3Result<Option<Algorithm>> {
         let state = self.lock();
-        let upload = state
-            .bucket(bucket)?
-            .uploads
-            .get(id)
-            .filter(|upload| upload.info.key == key);
-        upload
-            .map(|upload| upload.info.algorithm)
-            .ok_or_else(|| S3ErrorCode::NoSuchUpload.into())
+        let upload = state.bucket(bucket)?.uploads.get(id).filter(|upload| upload.info.key == key);
+        upload.map(|upload| upload.info.algorithm).ok_or_else(|| S3ErrorCode::NoSuchUpload.into())
     }
 
     /// All uploads of a bucket, by key and then by age.
     pub fn uploads(&self, bucket: &str) -> S3Result<Vec<(String, Upload)>> {
         let state = self.lock();
         let uploads = state.bucket(bucket)?.uploads.iter();
-        let mut uploads: Vec<_> = uploads
-            .map(|(id, upload)| (id.clone(), upload.clone()))
-            .collect();
+        let mut uploads: Vec<_> = uploads.map(|(id, upload)| (id.clone(), upload.clone())).collect();
         uploads.sort_by(|(a_id, a), (b_id, b)| (&a.info.key, a_id).cmp(&(&b.info.key, b_id)));
         Ok(uploads)
     }
 
-    pub fn put_part(
-        &self,
-        bucket: &str,
-        key: &str,
-        id: &str,
-        number: i32,
-        new: NewPart,
-    ) -> S3Result<PartInfo> {
-        let info = PartInfo {
-            size: new.size,
-            etag: new.etag,
-            modified: now(),
-            checksum: new.checksum,
-        };
+    pub fn put_part(&self, bucket: &str, key: &str, id: &str, number: i32, new: NewPart) -> S3Result<PartInfo> {
+        let info = PartInfo { size: new.size, etag: new.etag, modified: now(), checksum: new.checksum };
         let serial = self.next_serial();
         let mut state = self.lock();
-        let upload = state
-            .bucket_mut(bucket)?
-            .uploads
-            .get_mut(id)
-            .filter(|upload| upload.info.key == key);
+        let upload = state.bucket_mut(bucket)?.uploads.get_mut(id).filter(|upload| upload.info.key == key);
         let upload = upload.ok_or(S3ErrorCode::NoSuchUpload)?;
         let blob = match (&self.shelf, new.draft) {
             (Shelf::Directory(directory), Draft::File(temp)) => {
                 let old = upload.parts.get(&number).map(|part| &part.blob);
-                directory
-                    .put_part(bucket, id, number, serial, temp, &info, old)
-                    .map_err(io_error)?
+                directory.put_part(bucket, id, number, serial, temp, &info, old).map_err(io_error)?
             }
             (_, Draft::Memory(pieces)) => Blob::Memory(pieces),
             (_, Draft::Discarded) => Blob::Discarded,
@@ -191,13 +137,7 @@ impl Store {
                 return Err(s3_error!(InternalError, "a file without a directory"));
             }
         };
-        upload.parts.insert(
-            number,
-            Part {
-                info: info.clone(),
-                blob,
-            },
-        );
+        upload.parts.insert(number, Part { info: info.clone(), blob });
         Ok(info)
     }
 
@@ -220,11 +160,7 @@ impl Store {
         completion: &Completion,
         conditions: &Conditions,
     ) -> S3Result<Arc<Object>> {
-        let Completion {
-            parts: completed,
-            size,
-            claimed,
-        } = completion;
+        let Completion { parts: completed, size, claimed } = completion;
         let upload = self.upload(bucket, key, id)?;
         let parts = self.chosen_parts(&upload, completed)?;
         let total: u64 = parts.iter().map(|part| part.info.size).sum();
@@ -240,10 +176,7 @@ impl Store {
             (None, _) => None,
             (Some(_), true) => full,
             (Some(algorithm), false) => {
-                let checksums: Vec<_> = parts
-                    .iter()
-                    .filter_map(|part| part.info.checksum.as_ref())
-                    .collect();
+                let checksums: Vec<_> = parts.iter().filter_map(|part| part.info.checksum.as_ref()).collect();
                 Some(Checksum::composite(algorithm, checksums.into_iter())?)
             }
         };
@@ -253,10 +186,7 @@ impl Store {
             && claim != checksum.value
             && Some(claim.as_str()) != checksum.value.rsplit_once('-').map(|(value, _)| value)
         {
-            return Err(s3_error!(
-                BadDigest,
-                "The checksum you specified did not match the calculated checksum."
-            ));
+            return Err(s3_error!(BadDigest, "The checksum you specified did not match the calculated checksum."));
         }
         let etags: Vec<_> = parts.iter().map(|part| part.info.etag.as_str()).collect();
         let new = NewObject {
@@ -272,64 +202,36 @@ impl Store {
         let contents = state.bucket_mut(bucket)?;
         let current = contents.uploads.get(id).ok_or(S3ErrorCode::NoSuchUpload)?;
         let unchanged = completed.iter().all(|part| {
-            let etag = |upload: &Upload| {
-                upload
-                    .parts
-                    .get(&part.number)
-                    .map(|part| part.info.etag.clone())
-            };
+            let etag = |upload: &Upload| upload.parts.get(&part.number).map(|part| part.info.etag.clone());
             etag(current) == etag(&upload)
         });
         if !unchanged {
             return Err(S3ErrorCode::InvalidPart.into());
         }
-        conditions.check_write(
-            contents
-                .objects
-                .get(key)
-                .map(|object| object.info.etag.as_str()),
-        )?;
+        conditions.check_write(contents.objects.get(key).map(|object| object.info.etag.as_str()))?;
         let object = self.place(&mut contents.objects, bucket, key, new)?;
         self.forget_upload(bucket, &mut contents.uploads, id)?;
         Ok(object)
     }
 
     /// Checks the list of a request to complete against what is there.
-    fn chosen_parts<'a>(
-        &self,
-        upload: &'a Upload,
-        completed: &[CompletedPart],
-    ) -> S3Result<Vec<&'a Part>> {
+    fn chosen_parts<'a>(&self, upload: &'a Upload, completed: &[CompletedPart]) -> S3Result<Vec<&'a Part>> {
         if completed.is_empty() {
-            return Err(s3_error!(
-                MalformedXML,
-                "You must specify at least one part"
-            ));
+            return Err(s3_error!(MalformedXML, "You must specify at least one part"));
         }
         if !completed.is_sorted_by(|a, b| a.number < b.number) {
             return Err(S3ErrorCode::InvalidPartOrder.into());
         }
         let mut parts = Vec::with_capacity(completed.len());
         for (index, named) in completed.iter().enumerate() {
-            let part = upload
-                .parts
-                .get(&named.number)
-                .ok_or(S3ErrorCode::InvalidPart)?;
+            let part = upload.parts.get(&named.number).ok_or(S3ErrorCode::InvalidPart)?;
             if part.info.etag != named.etag {
-                return Err(s3_error!(
-                    InvalidPart,
-                    "part {} has another ETag",
-                    named.number
-                ));
+                return Err(s3_error!(InvalidPart, "part {} has another ETag", named.number));
             }
             if let Some(checksum) = &part.info.checksum {
                 match checksum.algorithm.value_in(&named.checksums) {
                     Some(claimed) if claimed != checksum.value => {
-                        return Err(s3_error!(
-                            InvalidPart,
-                            "part {} has another checksum",
-                            named.number
-                        ));
+                        return Err(s3_error!(InvalidPart, "part {} has another checksum", named.number));
                     }
                     None if upload.info.algorithm.is_some() && !upload.info.full_object => {
                         return Err(s3_error!(
@@ -344,11 +246,7 @@ impl Store {
                 }
             }
             if index + 1 < completed.len() && part.info.size < self.min_part_bytes {
-                return Err(s3_error!(
-                    EntityTooSmall,
-                    "part {} is too small",
-                    named.number
-                ));
+                return Err(s3_error!(EntityTooSmall, "part {} is too small", named.number));
             }
             parts.push(part);
         }
@@ -356,16 +254,9 @@ impl Store {
     }
 
     /// Puts the parts' content together; where the whole needs a checksum of its own, reads it once for that.
-    fn join(
-        &self,
-        key: &str,
-        upload: &Upload,
-        parts: &[&Part],
-    ) -> S3Result<(Draft, Option<Checksum>)> {
+    fn join(&self, key: &str, upload: &Upload, parts: &[&Part]) -> S3Result<(Draft, Option<Checksum>)> {
         let full = upload.info.algorithm.filter(|_| upload.info.full_object);
-        let discarded = parts
-            .iter()
-            .any(|part| matches!(part.blob, Blob::Discarded));
+        let discarded = parts.iter().any(|part| matches!(part.blob, Blob::Discarded));
         if discarded {
             return Ok((Draft::Discarded, None));
         }
@@ -374,8 +265,7 @@ impl Store {
             Shelf::Directory(_) => {
                 let mut sink = self.sink(key, 0)?;
                 for part in parts {
-                    let mut reader =
-                        Reader::open(&part.blob, 0..part.info.size).map_err(io_error)?;
+                    let mut reader = Reader::open(&part.blob, 0..part.info.size).map_err(io_error)?;
                     while let Some(block) = reader.next_block().map_err(io_error)? {
                         hasher.iter_mut().for_each(|hasher| hasher.update(&block));
                         sink.write(&block).map_err(io_error)?;
@@ -397,28 +287,17 @@ impl Store {
         };
         let checksum = hasher.zip(full).and_then(|(hasher, algorithm)| {
             let value = algorithm.value_in(&hasher.finalize())?;
-            Some(Checksum {
-                algorithm,
-                value,
-                composite: false,
-            })
+            Some(Checksum { algorithm, value, composite: false })
         });
         Ok((draft, checksum))
     }
 
-    fn forget_upload(
-        &self,
-        bucket: &str,
-        uploads: &mut BTreeMap<String, Upload>,
-        id: &str,
-    ) -> S3Result<()> {
+    fn forget_upload(&self, bucket: &str, uploads: &mut BTreeMap<String, Upload>, id: &str) -> S3Result<()> {
         if let Shelf::Directory(directory) = &self.shelf
             && let Some(upload) = uploads.get(id)
         {
             let blobs = upload.parts.values().map(|part| &part.blob);
-            directory
-                .forget_upload(bucket, id, blobs)
-                .map_err(io_error)?;
+            directory.forget_upload(bucket, id, blobs).map_err(io_error)?;
         }
         uploads.remove(id);
         Ok(())
