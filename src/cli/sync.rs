@@ -1,22 +1,28 @@
 //! `chiefsync sync`: once.
 
-use std::io;
+use std::io::{self, BufWriter, Write as _};
 use std::sync::Arc;
 
 use clap::Args;
 use serde::Serialize;
 use tokio::sync::watch::Receiver;
 
-use chiefsync::config::SyncConfig;
-use chiefsync::exit::{Ending, Signal, UsageError};
+use chiefsync::clock::{self, Duration};
+use chiefsync::config::{SyncConfig, show_size};
+use chiefsync::exit::{Ending, Signal, UsageError, one_line};
 use chiefsync::metrics::{Metrics, Snapshot};
 use chiefsync::store::OpenOptions;
 use chiefsync::store::retry::{Patience, Until};
+use chiefsync::sync::plan::Action;
+use chiefsync::sync::{self, Outside, PlanLine};
 
 use super::screen::Screen;
 use super::session::{Session, reach};
 use super::shared::{Limit, Shared, leave_last_word, parse_limit};
 use super::table::{print_json, print_json_line};
+
+/// How long `--dry-run --delete` waits for a listing: somebody waits for it.
+const LISTING_TAKES: Duration = Duration::from_secs(30);
 
 /// Once: brings DEST up to date, proves, exits.
 #[derive(Debug, Args)]
@@ -85,13 +91,77 @@ async fn bring(config: SyncConfig, metrics: Arc<Metrics>, signals: Receiver<Sign
         Ok(store) => store,
         Err(error) => return Ending::from_store_error(&error),
     };
-    drop((config, store, patience, metrics, signals));
-    Ending::fault("this build has no engine")
+    sync::sync(config, Outside { store, patience, metrics, signals }).await
 }
 
 async fn show_plan(config: SyncConfig, json: bool, metrics: Arc<Metrics>) -> Ending {
-    drop((config, json, metrics));
-    Ending::fault("this build has no engine")
+    let destination = config.base.destination.clone();
+    let open = || async move {
+        let patience = Patience::new(Until::Deadline(clock::now() + LISTING_TAKES));
+        reach(&destination, &OpenOptions::default(), patience, &metrics).await
+    };
+    let mut out = BufWriter::with_capacity(64 << 10, io::stdout());
+    let mut written = Ok(());
+    let ending = sync::dry_run(config, open, |line| {
+        if written.is_ok() {
+            written = writeln!(out, "{}", PlanRow::of(&line).shown(json));
+        }
+    })
+    .await;
+    match written.and_then(|()| out.flush()) {
+        Err(error) if error.kind() != io::ErrorKind::BrokenPipe => Ending::fault(format!("stdout: {error}")),
+        _ => ending,
+    }
+}
+
+/// One line of the plan, for people and for programs.
+#[derive(Serialize)]
+struct PlanRow<'a> {
+    action: &'static str,
+    path: &'a str,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    bytes: Option<u64>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    target: Option<&'a str>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    why: Option<&'a str>,
+}
+
+impl<'a> PlanRow<'a> {
+    fn of(line: &'a PlanLine<'_>) -> PlanRow<'a> {
+        let row = PlanRow { action: "delete", path: "", bytes: None, target: None, why: None };
+        match line {
+            PlanLine::Delete(key) => PlanRow { path: key.as_str(), ..row },
+            PlanLine::Unnameable(name) => PlanRow { action: "missing", path: &name.name, why: Some(&name.why), ..row },
+            PlanLine::Act(found, action) => {
+                let row = PlanRow { action: action.name(), path: found.key.as_str(), ..row };
+                match action {
+                    Action::Upload { stat, .. } => PlanRow { bytes: Some(stat.size), ..row },
+                    Action::Copy { target, stat } => {
+                        PlanRow { bytes: Some(stat.size), target: Some(target.as_str()), ..row }
+                    }
+                    Action::RecordLink { target } => PlanRow { target: Some(target.as_str()), ..row },
+                    Action::Skip(why) | Action::Missing(why) => PlanRow { why: Some(why), ..row },
+                    Action::Unchanged | Action::LookAgain | Action::Wait => row,
+                }
+            }
+        }
+    }
+
+    fn shown(&self, json: bool) -> String {
+        if json {
+            return serde_json::to_string(self).unwrap_or_default();
+        }
+        let size = self.bytes.map(show_size).unwrap_or_default();
+        let mut line = format!("{:10} {size:>10}  {}", self.action, one_line(self.path));
+        if let Some(target) = self.target {
+            line += &format!(" -> {}", one_line(target));
+        }
+        if let Some(why) = self.why {
+            line += &format!(": {}", one_line(why));
+        }
+        line
+    }
 }
 
 /// The result for programs.

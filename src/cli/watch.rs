@@ -11,6 +11,7 @@ use chiefsync::exit::{Ending, Signal, UsageError};
 use chiefsync::metrics::Metrics;
 use chiefsync::store::OpenOptions;
 use chiefsync::store::retry::{Patience, Until};
+use chiefsync::sync::{self, Outside};
 
 use super::screen::Screen;
 use super::session::{Session, reach};
@@ -109,6 +110,5 @@ async fn follow(config: WatchConfig, options: OpenOptions, metrics: Arc<Metrics>
         Ok(store) => store,
         Err(error) => return Ending::from_store_error(&error),
     };
-    drop((config, store, patience, metrics, signals));
-    Ending::fault("this build has no engine")
+    sync::watch(config, Outside { store, patience, metrics, signals }).await
 }

@@ -61,10 +61,12 @@ impl Hold {
 
     /// Ends when the prefix is somebody else's; says whose.
     pub async fn lost(&mut self) -> String {
-        match self.lost.wait_for(Option::is_some).await {
-            Ok(by) => by.clone().unwrap_or_default(),
+        // The guard of the channel is let go before anything else is waited for: it can't change threads.
+        let by = self.lost.wait_for(Option::is_some).await.ok().map(|by| by.clone().unwrap_or_default());
+        match by {
+            Some(by) => by,
             // The task ended because the head was given back: nothing more can be lost.
-            Err(_) => std::future::pending().await,
+            None => std::future::pending().await,
         }
     }
 

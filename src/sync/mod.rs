@@ -42,7 +42,7 @@ mod prove;
 mod recover;
 
 pub use follow::watch;
-pub use once::{dry_run, sync};
+pub use once::{PlanLine, dry_run, sync};
 
 use commit::Hold;
 use look::{Evidence, Look, Looker, Looks};
