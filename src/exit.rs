@@ -240,6 +240,14 @@ impl Ending {
     /// # Errors
     /// The stream's own.
     pub fn report_json(&self, stderr: &mut dyn io::Write) -> io::Result<()> {
+        let mut line = self.to_json().into_bytes();
+        line.push(b'\n');
+        stderr.write_all(&line)?;
+        stderr.flush()
+    }
+
+    /// The ending as one JSON object, for programs.
+    pub fn to_json(&self) -> String {
         let line = LastLine {
             time: clock::timestamp(),
             level: if self.code == ExitCode::Proven { "info" } else { "error" },
@@ -250,10 +258,7 @@ impl Ending {
             details: &self.details,
             hint: self.hint.as_deref(),
         };
-        let mut line = serde_json::to_vec(&line)?;
-        line.push(b'\n');
-        stderr.write_all(&line)?;
-        stderr.flush()
+        serde_json::to_string(&line).expect("text and numbers are always JSON")
     }
 
     /// What Kubernetes shows as the container's last word: at most 4 KiB, in whole lines; the hint stands before the

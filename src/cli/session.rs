@@ -13,6 +13,7 @@ use chiefsync::exit::{Ending, Signal};
 use chiefsync::metrics::Metrics;
 use chiefsync::store::retry::{Patience, Retry, Until};
 use chiefsync::store::{self, OpenOptions, SharedStore, StoreError};
+use chiefsync::sync::Outside;
 
 use super::screen::Screen;
 use super::{live, serve, signals};
@@ -38,7 +39,24 @@ pub async fn reach(
     Ok(Arc::new(Retry::new(store, patience, Arc::new(move |reason, _| metrics.retry(reason.name())))))
 }
 
-/// The same for commands that only read.
+/// What the engine needs from outside; a run tries again for as long as the engine wants it to.
+///
+/// # Errors
+/// How to end when what is configured can't work.
+pub async fn outside(
+    destination: &Destination,
+    options: &OpenOptions,
+    metrics: Arc<Metrics>,
+    signals: Receiver<Signal>,
+) -> Result<Outside, Ending> {
+    let patience = Patience::new(Until::Forever);
+    match reach(destination, options, patience.clone(), &metrics).await {
+        Ok(store) => Ok(Outside { store, patience, metrics, signals }),
+        Err(error) => Err(Ending::from_store_error(&error)),
+    }
+}
+
+/// The store for commands that only read.
 ///
 /// # Errors
 /// How to end when what is configured can't work.

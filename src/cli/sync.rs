@@ -14,10 +14,10 @@ use chiefsync::metrics::{Metrics, Snapshot};
 use chiefsync::store::OpenOptions;
 use chiefsync::store::retry::{Patience, Until};
 use chiefsync::sync::plan::Action;
-use chiefsync::sync::{self, Outside, PlanLine};
+use chiefsync::sync::{self, PlanLine};
 
 use super::screen::Screen;
-use super::session::{Session, reach};
+use super::session::{Session, outside, reach};
 use super::shared::{Limit, Shared, leave_last_word, parse_limit};
 use super::table::{print_json, print_json_line};
 
@@ -85,13 +85,10 @@ impl Sync {
 }
 
 async fn bring(config: SyncConfig, metrics: Arc<Metrics>, signals: Receiver<Signal>) -> Ending {
-    let patience = Patience::new(Until::Forever);
-    let options = OpenOptions::default();
-    let store = match reach(&config.base.destination, &options, patience.clone(), &metrics).await {
-        Ok(store) => store,
-        Err(error) => return Ending::from_store_error(&error),
-    };
-    sync::sync(config, Outside { store, patience, metrics, signals }).await
+    match outside(&config.base.destination, &OpenOptions::default(), metrics, signals).await {
+        Ok(outside) => sync::sync(config, outside).await,
+        Err(ending) => ending,
+    }
 }
 
 async fn show_plan(config: SyncConfig, json: bool, metrics: Arc<Metrics>) -> Ending {
@@ -103,7 +100,9 @@ async fn show_plan(config: SyncConfig, json: bool, metrics: Arc<Metrics>) -> End
     let mut out = BufWriter::with_capacity(64 << 10, io::stdout());
     let mut written = Ok(());
     let ending = sync::dry_run(config, open, |line| {
-        if written.is_ok() {
+        // People want to know what would change.
+        let shown = json || !matches!(line, PlanLine::Act(_, Action::Unchanged));
+        if shown && written.is_ok() {
             written = writeln!(out, "{}", PlanRow::of(&line).shown(json));
         }
     })

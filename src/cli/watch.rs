@@ -10,11 +10,10 @@ use chiefsync::config::{RestartPolicy, WatchConfig, parse_duration};
 use chiefsync::exit::{Ending, Signal, UsageError};
 use chiefsync::metrics::Metrics;
 use chiefsync::store::OpenOptions;
-use chiefsync::store::retry::{Patience, Until};
-use chiefsync::sync::{self, Outside};
+use chiefsync::sync;
 
 use super::screen::Screen;
-use super::session::{Session, reach};
+use super::session::{Session, outside};
 use super::shared::{Limit, Shared, leave_last_word, parse_interval, parse_limit};
 
 /// The sidecar: follows SRC until its end marker, drains, proves, exits.
@@ -105,10 +104,8 @@ impl Watch {
 }
 
 async fn follow(config: WatchConfig, options: OpenOptions, metrics: Arc<Metrics>, signals: Receiver<Signal>) -> Ending {
-    let patience = Patience::new(Until::Forever);
-    let store = match reach(&config.base.destination, &options, patience.clone(), &metrics).await {
-        Ok(store) => store,
-        Err(error) => return Ending::from_store_error(&error),
-    };
-    sync::watch(config, Outside { store, patience, metrics, signals }).await
+    match outside(&config.base.destination, &options, metrics, signals).await {
+        Ok(outside) => sync::watch(config, outside).await,
+        Err(ending) => ending,
+    }
 }

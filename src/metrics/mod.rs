@@ -304,6 +304,28 @@ pub struct Snapshot {
     pub current: Vec<CurrentFile>,
 }
 
+impl Snapshot {
+    /// The numbers that a run's manifest keeps: what the last scrape would have missed.
+    pub fn figures(&self) -> BTreeMap<String, f64> {
+        #[allow(clippy::cast_precision_loss)]
+        let count = |n: u64| n as f64;
+        let mut figures: BTreeMap<String, f64> = [
+            ("running_seconds", self.running.as_secs_f64()),
+            ("sent_bytes", count(self.sent_bytes)),
+            ("copied_bytes", count(self.copied_bytes)),
+            ("unchanged_files", count(self.unchanged_files)),
+            ("hash_seconds", self.hash_seconds),
+            ("read_seconds", self.read_seconds),
+            ("send_seconds", self.send_seconds),
+            ("overflows", count(self.overflows)),
+        ]
+        .map(|(name, value)| (name.to_owned(), value))
+        .into();
+        figures.extend(self.retries.iter().map(|(reason, tries)| (format!("retries_{reason}"), count(*tries))));
+        figures
+    }
+}
+
 /// A large file under way.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct CurrentFile {

@@ -12,6 +12,7 @@ use crate::store::SharedStore;
 type Change = Box<dyn FnOnce(&mut Head) + Send>;
 
 enum Command {
+    Head(oneshot::Sender<Result<(), LeaseError>>, oneshot::Sender<Head>),
     Check(oneshot::Sender<Result<(), LeaseError>>),
     Update(Change, oneshot::Sender<Result<(), LeaseError>>),
     Archive(oneshot::Sender<Result<(), LeaseError>>, oneshot::Sender<u64>),
@@ -42,6 +43,13 @@ impl Hold {
         self.ask(Command::Check).await.map_err(|e| e.to_string())
     }
 
+    /// The head as we wrote it last.
+    pub async fn head(&self) -> Result<Head, LeaseError> {
+        let (sender, head) = oneshot::channel();
+        self.ask(|answer| Command::Head(answer, sender)).await?;
+        head.await.map_err(|_| self.gone())
+    }
+
     /// Swaps a changed head in.
     pub async fn update(&self, change: impl FnOnce(&mut Head) + Send + 'static) -> Result<(), LeaseError> {
         self.ask(|answer| Command::Update(Box::new(change), answer)).await
@@ -61,12 +69,11 @@ impl Hold {
 
     /// Ends when the prefix is somebody else's; says whose.
     pub async fn lost(&mut self) -> String {
-        // The guard of the channel is let go before anything else is waited for: it can't change threads.
-        let by = self.lost.wait_for(Option::is_some).await.ok().map(|by| by.clone().unwrap_or_default());
+        let by = self.lost.wait_for(Option::is_some).await.map(|by| by.clone().unwrap_or_default());
         match by {
-            Some(by) => by,
+            Ok(by) => by,
             // The task ended because the head was given back: nothing more can be lost.
-            None => std::future::pending().await,
+            Err(_) => std::future::pending().await,
         }
     }
 
@@ -107,6 +114,10 @@ async fn keep(
                         Err(error) => Err(error),
                     };
                     (ours, Some(answer))
+                }
+                Some(Command::Head(answer, head)) => {
+                    let _ = head.send(lease.head().clone());
+                    (Ok(()), Some(answer))
                 }
                 Some(Command::Update(change, answer)) => (lease.update(change).await, Some(answer)),
                 Some(Command::Archive(answer, run)) => {

@@ -1,6 +1,6 @@
 //! Follow: the life of `watch`, from the first look at SRC to the last word.
 
-use crate::clock::{self, Duration, Instant};
+use crate::clock::{self, Duration};
 use crate::config::{Config, WatchConfig};
 use crate::exit::{Ending, ExitCode, Signal};
 use crate::head::Outcome;
@@ -114,9 +114,6 @@ impl Engine {
             self.clear_verdict().await;
         }
         self.rescan("start");
-        if config.idle_deadline.is_none() {
-            tracing::warn!("no --idle-deadline: a trainer that goes away without DONE or FAILED is followed for ever");
-        }
         let ending = loop {
             match self.follow(config).await {
                 End::Marker(marker) if marker.kind == MarkerKind::Done => {
@@ -134,7 +131,9 @@ impl Engine {
                 }
                 End::Lost => break self.end(Outcome::Lost, None).await,
                 End::Signal => break self.interrupt().await,
-                End::Stopped => break self.stop.take().expect("stopped with an ending").with_details(self.missing_lines()),
+                End::Stopped => {
+                    break self.stop.take().expect("stopped with an ending").with_details(self.missing_lines());
+                }
             }
         };
         self.leave(ending).await
@@ -184,7 +183,10 @@ impl Engine {
             let now = clock::now();
             if self.stop_signal.is_some() && self.grace_ends.is_none() {
                 let grace = self.config.grace;
-                tracing::warn!(seconds = grace.as_secs(), "told to stop: following until the trainer or the grace ends");
+                tracing::warn!(
+                    seconds = grace.as_secs(),
+                    "told to stop: following until the trainer or the grace ends"
+                );
                 self.patience.set(Until::Deadline(now + grace));
                 self.grace_ends = Some(now + grace);
             }

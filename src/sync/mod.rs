@@ -27,13 +27,13 @@ use crate::store::{ErrorKind, SharedStore};
 
 pub mod buffers;
 pub mod commit;
+pub mod inotify;
 pub mod look;
 pub mod order;
 pub mod plan;
 pub mod scan;
 pub mod settle;
 pub mod upload;
-pub mod inotify;
 
 mod drain;
 mod follow;
@@ -135,7 +135,7 @@ pub(crate) struct Engine {
     remote: HashMap<Key, Remote>,
     missing: BTreeMap<String, Trouble>,
     skipped: BTreeMap<String, Trouble>,
-    links: BTreeMap<Key, (String, u64)>,
+    links: BTreeMap<Key, (Key, u64)>,
     links_waiting: HashMap<Key, Vec<Key>>,
 
     tick: u64,

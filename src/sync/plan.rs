@@ -34,7 +34,7 @@ pub enum Action {
     /// A link to a directory: recorded in the manifest.
     RecordLink {
         /// The directory, relative to SRC.
-        target: String,
+        target: Key,
     },
     /// Not uploaded, and no promise broken: said.
     Skip(String),
@@ -94,7 +94,11 @@ fn decide_file(key: &Key, stat: Stat, known: Option<&Uploaded>, rules: &Rules) -
     let rank = Rank::of(key);
     match known {
         Some(known) if known.link.is_none() && known.stat.same_version(&stat) => {
-            if known.young_parts > 0 { Action::LookAgain } else { Action::Unchanged }
+            if known.young_parts > 0 {
+                Action::LookAgain
+            } else {
+                Action::Unchanged
+            }
         }
         _ if !rules.draining && looks_temporary(key) => Action::Wait,
         // The same size: perhaps only the times or the inode changed, and hashing costs less than sending.
@@ -155,7 +159,7 @@ mod tests {
             ("l",      link(1),                             Some(&copied), Some(&other), false, "copy"),
             ("l",      link(2),                             Some(&copied), Some(&same),  false, "copy"),
             ("l",      link(1),                             Some(&same),   Some(&same),  false, "copy"),
-            ("d",      What::DirectoryLink { target: "x".into() }, None,   None,         false, "link"),
+            ("d",      What::DirectoryLink { target: target.clone() }, None, None,         false, "link"),
             ("bad",    What::BadLink("outside"),            None,          None,         false, "missing"),
             ("fifo",   What::Special("a FIFO"),             None,          None,         true,  "skip"),
             ("locked", What::Unreadable("denied".into()),   Some(&same),   None,         true,  "missing"),

@@ -9,14 +9,14 @@ use crate::exit::{Ending, ExitCode};
 use crate::head::{LeaseError, Outcome, RunEnd};
 use crate::journal::{Ended, Journal};
 use crate::key::Key;
-use crate::manifest::{Absent, LinkEntry, ManifestWriter, RunFacts};
+use crate::manifest::{Absent, Facts, ManifestWriter, MarkerFacts, TreeDigest};
 use crate::marker::{Marker, MarkerKind};
 use crate::stage::Stage;
 use crate::store::inventory::inventory;
-use crate::store::{Body, Condition, ErrorKind, Listed, SharedStore, StoreError, WriteOptions, Written};
+use crate::store::{Body, Condition, ETag, ErrorKind, Listed, SharedStore, StoreError, WriteOptions, Written};
 
 use super::recover::Remote;
-use super::{Engine, Trouble};
+use super::{Engine, Trouble, recover};
 
 /// How often a difference is mended before it is reported.
 const ROUNDS: u32 = 3;
@@ -68,13 +68,22 @@ async fn compare_by(
     Ok(unmatched.map(|(at, _)| Difference { key: present[at].clone(), listed: other.remove(&at) }).collect())
 }
 
-/// The digest of everything that a run ends with: equal digests mean equal trees.
-pub(super) fn tree_digest(journal: &Journal, present: &[Key], links: impl Iterator<Item = (String, String)>) -> Sha256 {
-    let files = present.iter().filter_map(|key| {
-        let up = journal.get(key.as_str())?;
-        Some((key.as_str(), up.stat.size, up.digest.checksum()))
-    });
-    crate::manifest::tree_digest(files, links)
+/// The digest of everything that a run ends with: equal digests mean equal trees. Both lists are sorted.
+pub(super) fn tree_digest<'a>(
+    journal: &Journal,
+    present: &[Key],
+    links: impl Iterator<Item = (&'a Key, &'a Key)>,
+) -> Sha256 {
+    let mut tree = TreeDigest::default();
+    for key in present {
+        if let Some(up) = journal.get(key.as_str()) {
+            tree.file(key, up.stat.size, &up.digest);
+        }
+    }
+    for (key, target) in links {
+        tree.link(key, target);
+    }
+    tree.finish()
 }
 
 impl Engine {
@@ -137,7 +146,7 @@ impl Engine {
             Outcome::Succeeded | Outcome::Synced if !complete => Outcome::Interrupted,
             other => other,
         };
-        let etag = self.write_manifest(outcome, marker).await?;
+        let (etag, tree) = self.write_manifest(outcome, marker).await?;
         let end = RunEnd {
             outcome,
             manifest: etag.clone(),
@@ -153,8 +162,6 @@ impl Engine {
         self.run_end = Some(end);
         self.verdict_stands = true;
         self.marker_gone = false;
-        let links = self.links.iter().map(|(key, (target, _))| (key.to_string(), target.clone()));
-        let tree = tree_digest(&self.journal, &self.present, links);
         self.journal.set_ended(Some(Ended { run: self.run, manifest_etag: etag, tree, outcome }));
         self.journal.flush();
         Ok(self.ending(outcome))
@@ -164,32 +171,34 @@ impl Engine {
         &mut self,
         outcome: Outcome,
         marker: Option<&Marker>,
-    ) -> Result<crate::store::ETag, StoreError> {
-        let facts = RunFacts {
+    ) -> Result<(ETag, Sha256), LeaseError> {
+        let head = self.hold.head().await?;
+        let facts = Facts {
+            schema: crate::manifest::SCHEMA,
             run: self.run,
+            generation: head.generation,
             outcome,
-            pod_uid: self.config.pod_uid.clone(),
-            holder: self.journal.holder_id().to_owned(),
-            marker: marker.cloned(),
+            holder: head.holder.unwrap_or_else(|| recover::holder(&self.config, &self.journal)),
+            marker: marker.map(MarkerFacts::from),
             started_at: self.started_at.clone(),
-            files_sent: self.files_sent,
-            bytes_sent: self.bytes_sent,
+            ended_at: clock::timestamp(),
+            figures: self.metrics.snapshot().figures(),
         };
-        let mut writer = ManifestWriter::new(&facts);
+        let mut writer = ManifestWriter::new(&facts, self.present.len());
         for key in &self.present {
             if let Some(up) = self.journal.get(key.as_str()) {
-                writer.file(key, up);
+                writer.file(key, up.stat.size, &up.digest, &up.etag, up.link.as_ref());
             }
         }
         for (key, (target, _)) in &self.links {
-            writer.link(LinkEntry { path: key.to_string(), target: target.clone() });
+            writer.link(key, target);
         }
         let absent = |(path, trouble): (&String, &Trouble)| Absent { path: path.clone(), why: trouble.why.clone() };
-        self.skipped.iter().map(absent).for_each(|entry| writer.skipped(entry));
-        self.missing.iter().map(absent).for_each(|entry| writer.missing(entry));
-        let written =
-            put_over(&self.store, &crate::manifest::key(), Body::hashed(writer.finish())).await?;
-        Ok(written.etag)
+        self.skipped.iter().map(absent).for_each(|entry| writer.skipped(&entry));
+        self.missing.iter().map(absent).for_each(|entry| writer.missing(&entry));
+        let finished = writer.finish(self.files_sent, self.bytes_sent);
+        let written = put_over(&self.store, &crate::manifest::key(), Body::hashed(finished.bytes)).await?;
+        Ok((written.etag, finished.tree))
     }
 
     fn ending(&self, outcome: Outcome) -> Ending {

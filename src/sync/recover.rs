@@ -15,10 +15,10 @@ use crate::config::{Config, Destination};
 use crate::digest::Digest;
 use crate::disk;
 use crate::exit::{Ending, ExitCode};
-use crate::head::{Holder, Lease, LeaseError, TakeOptions};
+use crate::head::{Holder, Lease, TakeOptions};
 use crate::journal::{Journal, JournalError};
 use crate::key::{Key, Prefix};
-use crate::manifest::Manifest;
+use crate::manifest::{Manifest, ManifestError};
 use crate::stage::Stage;
 use crate::store::inventory::inventory;
 use crate::store::probe::{self, Capabilities};
@@ -32,9 +32,6 @@ use super::scan::Tree;
 use super::settle::{PendingFiles, Times};
 use super::upload::Uploader;
 use super::{Engine, Outside, Scanning};
-
-/// The largest manifest that is read back, in bytes: some million files.
-const MANIFEST_LIMIT_BYTES: u64 = 1 << 30;
 
 /// Jobs and the disk's events wait beyond this many: backpressure instead of memory.
 const CHANNEL: usize = 256;
@@ -85,9 +82,9 @@ pub(super) fn open_journal(config: &Config) -> Result<Journal, Ending> {
 
 /// Asks the store what it really does; one that ignores conditions can't be fenced.
 pub(super) async fn preflight(config: &Config, store: &SharedStore) -> Result<Capabilities, Ending> {
-    let capabilities = probe::probe(store).await.map_err(|error| Ending::from_store_error(&error))?;
+    let capabilities = probe::probe(store.as_ref()).await.map_err(|error| Ending::from_store_error(&error))?;
     tracing::info!(%capabilities, destination = %store.url(), "preflight");
-    if config.fence && !(capabilities.if_match && capabilities.if_none_match) {
+    if config.fence && !capabilities.can_fence() {
         return Err(Ending::usage(
             format!("{} ignores conditional writes: two writers could not be told apart", store.url()),
             "with --no-fence, only when nothing else ever writes to this prefix",
@@ -96,15 +93,20 @@ pub(super) async fn preflight(config: &Config, store: &SharedStore) -> Result<Ca
     Ok(capabilities)
 }
 
-/// Takes the head.
-pub(super) async fn take(config: &Config, store: &SharedStore, journal: &Journal) -> Result<Lease, Ending> {
-    let me = Holder {
+/// Who we are to the head.
+pub(super) fn holder(config: &Config, journal: &Journal) -> Holder {
+    Holder {
         id: journal.holder_id().to_owned(),
         host: rustix::system::uname().nodename().to_string_lossy().into_owned(),
         pod_uid: config.pod_uid.clone(),
         version: env!("CARGO_PKG_VERSION").to_owned(),
         since: clock::timestamp(),
-    };
+    }
+}
+
+/// Takes the head.
+pub(super) async fn take(config: &Config, store: &SharedStore, journal: &Journal) -> Result<Lease, Ending> {
+    let me = holder(config, journal);
     let options = TakeOptions { time_to_live: config.lease, fence: config.fence };
     let on_wait = |holder: &Holder, left: clock::Duration| {
         tracing::warn!(%holder, seconds = left.as_secs(), "the prefix is held: waiting whether its holder still lives");
@@ -116,38 +118,34 @@ pub(super) async fn take(config: &Config, store: &SharedStore, journal: &Journal
 pub(super) async fn rebuild(store: &SharedStore) -> Result<HashMap<Key, Remote>, StoreError> {
     let mut remote = HashMap::new();
     let manifest_key = crate::manifest::key();
-    let mut manifest_etag = None;
+    let mut manifest_is_there = false;
     inventory(store, &[], |listed| {
         if listed.key == manifest_key {
-            manifest_etag = Some(listed.etag);
+            manifest_is_there = true;
         } else if !listed.key.is_control() {
             remote.insert(listed.key, Remote { size_bytes: listed.size_bytes, etag: listed.etag, digest: None });
         }
     })
     .await?;
-    if let Some(etag) = manifest_etag {
+    if manifest_is_there {
         // A shortcut, no authority: without it each object is asked for its checksum.
-        match read_manifest(store, &manifest_key, &etag).await {
-            Ok(manifest) => {
+        match Manifest::read(store.as_ref(), &manifest_key).await {
+            Ok(Some((manifest, _))) => {
                 for file in manifest.files {
                     if let Some(there) = remote.get_mut(&file.path)
                         && there.etag == file.etag
-                        && there.size_bytes == file.size
+                        && there.size_bytes == file.size_bytes
                     {
                         there.digest = Some(file.digest);
                     }
                 }
             }
-            Err(why) => tracing::warn!(%why, "the manifest in the bucket can't be used; comparing object by object"),
+            Ok(None) => {}
+            Err(ManifestError::Store(error)) => return Err(error),
+            Err(error) => tracing::warn!(%error, "the manifest can't be used; comparing object by object"),
         }
     }
     Ok(remote)
-}
-
-async fn read_manifest(store: &SharedStore, key: &Key, etag: &ETag) -> Result<Manifest, String> {
-    let download = store.get(key, None, Some(etag)).await.map_err(|e| e.to_string())?;
-    let bytes = download.collect(MANIFEST_LIMIT_BYTES).await.map_err(|e| e.to_string())?;
-    Manifest::parse(&bytes).map_err(|e| e.to_string())
 }
 
 /// The prefix of a destination; a directory has none.

@@ -35,8 +35,8 @@ pub enum What {
     },
     /// A link to a directory inside SRC: recorded, so that restore recreates it.
     DirectoryLink {
-        /// The directory, relative to SRC; empty for SRC itself.
-        target: String,
+        /// The directory, relative to SRC.
+        target: Key,
     },
     /// A link that ends nowhere, or outside SRC: not followed.
     BadLink(&'static str),
@@ -185,15 +185,12 @@ impl Tree {
             return Ok(What::BadLink("the link's target is outside SRC"));
         };
         let meta = disk::metadata(&real)?;
-        let target = inside.to_str().unwrap_or_default();
-        if meta.is_dir() {
-            return Ok(What::DirectoryLink { target: target.to_owned() });
-        }
-        match Key::new(target) {
+        match Key::from_path(inside) {
+            Ok(target) if meta.is_dir() && !target.is_control() => Ok(What::DirectoryLink { target }),
             Ok(target) if meta.is_file() && !target.is_control() => {
                 Ok(What::FileLink { target, stat: Stat::of(&meta) })
             }
-            _ => Ok(What::BadLink("the link's target is no file that is uploaded")),
+            _ => Ok(What::BadLink("the link's target is nothing that is uploaded")),
         }
     }
 }
@@ -241,14 +238,8 @@ mod tests {
         {
             std::os::unix::fs::symlink(target, root.join(link)).unwrap();
         }
-        rustix::fs::mknodat(
-            rustix::fs::CWD,
-            root.join("fifo"),
-            rustix::fs::FileType::Fifo,
-            rustix::fs::Mode::RUSR,
-            0,
-        )
-        .unwrap();
+        rustix::fs::mknodat(rustix::fs::CWD, root.join("fifo"), rustix::fs::FileType::Fifo, rustix::fs::Mode::RUSR, 0)
+            .unwrap();
         std::fs::write(root.join(std::ffi::OsStr::from_bytes(b"bad\xff")), "x").unwrap();
 
         let filter = Filter::new(&[(false, "*.log".to_owned())]).unwrap();
@@ -259,7 +250,7 @@ mod tests {
         let names: Vec<_> = all.0.iter().map(|(name, _)| name.as_str()).collect();
         assert_eq!(names, ["a/b/file", "a/dir", "a/link", "dangling", "fifo", "loop", "out"]);
         assert!(matches!(all.0[0].1, What::File(stat) if stat.size == 8));
-        assert_eq!(all.0[1].1, What::DirectoryLink { target: "a/b".to_owned() });
+        assert_eq!(all.0[1].1, What::DirectoryLink { target: Key::new("a/b").unwrap() });
         assert!(matches!(&all.0[2].1, What::FileLink { target, .. } if target.as_str() == "a/b/file"));
         assert!(matches!(all.0[3].1, What::BadLink(_)));
         assert_eq!(all.0[4].1, What::Special("a FIFO"));
