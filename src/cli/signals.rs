@@ -37,7 +37,7 @@ fn begin(screen: &Screen) -> std::io::Result<Receiver<Signal>> {
     let screen = screen.clone();
     std::thread::Builder::new().name("signals".to_owned()).spawn(move || {
         let first = runtime.block_on(streams.next());
-        tracing::warn!(signal = name(first), "told to stop: finishing within the grace, a second signal ends at once");
+        tracing::info!(signal = name(first), "signal heard; a second one ends at once");
         sender.send_replace(Signal::Stop(first));
         let second = runtime.block_on(streams.next());
         screen.clear();
