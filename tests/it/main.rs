@@ -2,6 +2,7 @@
 #![allow(clippy::disallowed_methods, clippy::disallowed_types)]
 
 mod store_conformance;
+mod store_local;
 mod store_probe;
 mod store_retry;
 mod store_s3;
