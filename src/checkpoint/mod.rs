@@ -23,8 +23,13 @@ impl Rank {
             // TensorFlow; DeepSpeed; Megatron.
             "checkpoint" | "latest" | "latest_checkpointed_iteration.txt" => Rank::Pointer,
             // This library; DCP; SavedModel; HF Trainer; Orbax.
-            "chiefsync.json" | ".metadata" | "saved_model.pb" | "fingerprint.pb" | "trainer_state.json"
-            | "_CHECKPOINT_METADATA" | "commit_success.txt" => Rank::Index,
+            "chiefsync.json"
+            | ".metadata"
+            | "saved_model.pb"
+            | "fingerprint.pb"
+            | "trainer_state.json"
+            | "_CHECKPOINT_METADATA"
+            | "commit_success.txt" => Rank::Index,
             name if name.ends_with(".index") || name.ends_with(".index.json") || name.ends_with(".meta") => Rank::Index,
             name if name.starts_with("__") && name.ends_with(".metadata") => Rank::Index,
             _ => Rank::Data,

@@ -20,17 +20,15 @@ use chiefsync::stage::Stage;
 use super::screen::Screen;
 use super::{Global, LogFormat};
 
-/// The target of events about single files: with a live view they are shown only when asked for.
-const FILE_TARGET: &str = "chiefsync::file";
-
 /// Begins to log.
 pub fn init(global: Global, terminal: bool, color: bool, screen: Screen) {
-    let targets = targets(global, screen.bars().is_some());
+    let targets = targets(global);
     let style = match global.log_format {
         LogFormat::Json => Style::Json,
         LogFormat::Auto | LogFormat::Text => Style::Text { elapsed: terminal, color },
     };
-    let lines = Lines { style, started: clock::now(), screen };
+    let files = screen.bars().is_none() || global.verbose > 0;
+    let lines = Lines { style, files, started: clock::now(), screen };
     let subscriber = tracing_subscriber::registry().with(lines.with_filter(targets));
     // A second call in one process (tests) keeps the first subscriber.
     let _ = tracing::subscriber::set_global_default(subscriber);
@@ -50,20 +48,21 @@ pub fn catch_panics() {
     }));
 }
 
-fn targets(global: Global, live: bool) -> Targets {
+fn targets(global: Global) -> Targets {
     let (ours, others) = match global.verbose {
         0 if global.quiet() => (LevelFilter::WARN, LevelFilter::ERROR),
         0 => (LevelFilter::INFO, LevelFilter::ERROR),
         1 => (LevelFilter::DEBUG, LevelFilter::WARN),
         _ => (LevelFilter::TRACE, LevelFilter::WARN),
     };
-    let files = if live && global.verbose == 0 { LevelFilter::WARN } else { ours };
-    Targets::new().with_default(others).with_target("chiefsync", ours).with_target(FILE_TARGET, files)
+    Targets::new().with_default(others).with_target("chiefsync", ours)
 }
 
 /// Writes events as lines.
 struct Lines {
     style: Style,
+    /// Whether single files are worth a line; the live view shows them otherwise.
+    files: bool,
     started: Instant,
     screen: Screen,
 }
@@ -80,6 +79,9 @@ impl<S: Subscriber> Layer<S> for Lines {
         let mut fields = Fields::default();
         event.record(&mut fields);
         let level = *event.metadata().level();
+        if !self.files && level > Level::WARN && fields.others.iter().any(|(name, _)| *name == "path") {
+            return;
+        }
         let stage = self.screen.metrics().current_stage();
         let line = match self.style {
             Style::Json => json_line(&clock::timestamp(), level, stage, fields),
@@ -212,21 +214,18 @@ mod tests {
     /// What the SDK says below warnings may hold a secret: it is shown at no verbosity.
     #[test]
     fn only_our_own_details_are_shown() {
-        let shows = |silent, verbose, live, target: &str, level| {
-            targets(Global { silent, verbose, log_format: LogFormat::Text }, live).would_enable(target, &level)
+        let shows = |silent, verbose, target: &str, level| {
+            targets(Global { silent, verbose, log_format: LogFormat::Text }).would_enable(target, &level)
         };
         for verbose in 0..=255 {
             for target in ["aws_config", "aws_smithy_runtime::client", "hyper_util", "rustls"] {
-                assert!(!shows(false, verbose, false, target, Level::INFO));
-                assert!(!shows(false, verbose, false, target, Level::DEBUG));
+                assert!(!shows(false, verbose, target, Level::INFO));
+                assert!(!shows(false, verbose, target, Level::DEBUG));
             }
         }
-        assert!(shows(false, 0, false, "chiefsync::sync", Level::INFO));
-        assert!(!shows(false, 0, false, "chiefsync::sync", Level::DEBUG));
-        assert!(shows(false, 1, false, "chiefsync::sync", Level::DEBUG));
-        assert!(!shows(true, 0, false, "chiefsync::sync", Level::INFO));
-        assert!(shows(false, 0, false, FILE_TARGET, Level::INFO));
-        assert!(!shows(false, 0, true, FILE_TARGET, Level::INFO));
-        assert!(shows(false, 1, true, FILE_TARGET, Level::INFO));
+        assert!(shows(false, 0, "chiefsync::sync", Level::INFO));
+        assert!(!shows(false, 0, "chiefsync::sync", Level::DEBUG));
+        assert!(shows(false, 1, "chiefsync::sync", Level::DEBUG));
+        assert!(!shows(true, 0, "chiefsync::sync", Level::INFO));
     }
 }

@@ -65,7 +65,7 @@ impl Screen {
         let _ = self.bars.clear();
     }
 
-    /// Says how it ended: a success on stdout, everything else on stderr; in a JSON log as its last line.
+    /// Says how it ended, on stderr, because stdout holds results alone; in a JSON log as its last line.
     ///
     /// # Errors
     /// The stream's own.
@@ -74,13 +74,10 @@ impl Screen {
         if self.json {
             return ending.report_json(&mut io::stderr().lock());
         }
-        if ending.code != ExitCode::Proven {
-            return ending.report(&mut io::stderr().lock());
-        }
-        if self.quiet || ending.summary.is_empty() {
+        if ending.code == ExitCode::Proven && (self.quiet || ending.summary.is_empty()) {
             return Ok(());
         }
-        ending.report(&mut io::stdout().lock())
+        ending.report(&mut io::stderr().lock())
     }
 }
 

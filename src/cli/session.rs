@@ -7,9 +7,10 @@ use std::sync::Arc;
 use tokio::runtime::{Builder, Runtime};
 use tokio::sync::watch::Receiver;
 
-use chiefsync::exit::{Ending, ExitCode, Signal};
-use chiefsync::metrics::Metrics;
+use chiefsync::clock::{self, Duration};
 use chiefsync::config::Destination;
+use chiefsync::exit::{Ending, Signal};
+use chiefsync::metrics::Metrics;
 use chiefsync::store::retry::{Patience, Retry, Until};
 use chiefsync::store::{self, OpenOptions, SharedStore, StoreError};
 use chiefsync::sync::Outside;
@@ -17,31 +18,56 @@ use chiefsync::sync::Outside;
 use super::screen::Screen;
 use super::{live, serve, signals};
 
-/// The destination, with requests repeated for as long as `patience` says.
-pub async fn open(
+/// For commands that only read: they stream, so their memory doesn't depend on what they read.
+const READING_BYTES: u64 = 64 << 20;
+
+/// How long commands that only read go on trying: somebody waits for them.
+const READING_TAKES: Duration = Duration::from_secs(30);
+
+/// The store behind DEST, which tries again for as long as `patience` says; each further try is counted.
+///
+/// # Errors
+/// What is configured can't work.
+pub async fn reach(
     destination: &Destination,
+    options: &OpenOptions,
     patience: Patience,
-    metrics: Arc<Metrics>,
+    metrics: &Arc<Metrics>,
 ) -> Result<SharedStore, StoreError> {
-    let store = store::open(destination, &OpenOptions::default()).await?;
+    let store = store::open(destination, options).await?;
+    let metrics = Arc::clone(metrics);
     Ok(Arc::new(Retry::new(store, patience, Arc::new(move |reason, _| metrics.retry(reason.name())))))
 }
 
-/// What the engine needs from outside.
+/// What the engine needs from outside; a run tries again for as long as the engine wants it to.
+///
+/// # Errors
+/// How to end when what is configured can't work.
 pub async fn outside(
     destination: &Destination,
+    options: &OpenOptions,
     metrics: Arc<Metrics>,
     signals: Receiver<Signal>,
 ) -> Result<Outside, Ending> {
     let patience = Patience::new(Until::Forever);
-    match open(destination, patience.clone(), Arc::clone(&metrics)).await {
+    match reach(destination, options, patience.clone(), &metrics).await {
         Ok(store) => Ok(Outside { store, patience, metrics, signals }),
         Err(error) => Err(Ending::from_store_error(&error)),
     }
 }
 
-/// For commands that only read: they stream, so their memory doesn't depend on what they read.
-const READING_BYTES: u64 = 64 << 20;
+/// The store for commands that only read.
+///
+/// # Errors
+/// How to end when what is configured can't work.
+pub async fn reach_for_reading(
+    destination: &Destination,
+    options: &OpenOptions,
+    metrics: &Arc<Metrics>,
+) -> Result<SharedStore, Ending> {
+    let patience = Patience::new(Until::Deadline(clock::now() + READING_TAKES));
+    reach(destination, options, patience, metrics).await.map_err(|error| Ending::from_store_error(&error))
+}
 
 /// What a run is given.
 pub struct Session {
@@ -49,12 +75,14 @@ pub struct Session {
     pub memory_bytes: u64,
     /// Where to serve the metrics.
     pub metrics_addr: Option<SocketAddr>,
+    /// Whether there is something to see while it runs.
+    pub live: bool,
 }
 
 impl Session {
     /// For commands that only read.
     pub fn reading() -> Session {
-        Session { memory_bytes: READING_BYTES, metrics_addr: None }
+        Session { memory_bytes: READING_BYTES, metrics_addr: None, live: false }
     }
 
     /// Runs `engine` to its end. A panic in it is an ending too.
@@ -74,7 +102,10 @@ impl Session {
                     Err(error) => return error.into(),
                 }
             }
-            let view = screen.bars().map(|bars| tokio::spawn(live::show(bars.clone(), Arc::clone(&metrics))));
+            let view = screen
+                .bars()
+                .filter(|_| self.live)
+                .map(|bars| tokio::spawn(live::show(bars.clone(), Arc::clone(&metrics))));
             let ended = tokio::spawn(engine(metrics, signal)).await;
             if let Some(view) = view {
                 view.abort();
@@ -86,7 +117,6 @@ impl Session {
         screen.clear();
         // A thread that hangs in a read of a dead volume must not keep the process.
         runtime.shutdown_background();
-        debug_assert!(!matches!(ending.code, ExitCode::Interrupted | ExitCode::Terminated), "only a second signal");
         ending
     }
 

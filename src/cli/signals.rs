@@ -3,6 +3,8 @@
 //! Invariant: a second signal works whatever the run is doing. It is heard on a thread of its own, which waits for
 //! nobody.
 
+use std::sync::OnceLock;
+
 use tokio::signal::unix::{Signal as Stream, SignalKind, signal};
 use tokio::sync::watch::{self, Receiver};
 
@@ -10,11 +12,22 @@ use chiefsync::exit::{ExitCode, Signal};
 
 use super::screen::Screen;
 
-/// Begins to listen.
+/// What was heard; a process listens once, however many commands it runs.
+static HEARD: OnceLock<Receiver<Signal>> = OnceLock::new();
+
+/// Begins to listen, if nobody does yet.
 ///
 /// # Errors
 /// The system's own.
 pub fn listen(screen: &Screen) -> std::io::Result<Receiver<Signal>> {
+    if let Some(receiver) = HEARD.get() {
+        return Ok(receiver.clone());
+    }
+    let receiver = begin(screen)?;
+    Ok(HEARD.get_or_init(|| receiver).clone())
+}
+
+fn begin(screen: &Screen) -> std::io::Result<Receiver<Signal>> {
     let (sender, receiver) = watch::channel(Signal::Run);
     let runtime = tokio::runtime::Builder::new_current_thread().enable_io().build()?;
     let mut streams = {
@@ -24,7 +37,7 @@ pub fn listen(screen: &Screen) -> std::io::Result<Receiver<Signal>> {
     let screen = screen.clone();
     std::thread::Builder::new().name("signals".to_owned()).spawn(move || {
         let first = runtime.block_on(streams.next());
-        tracing::warn!(signal = name(first), "told to stop: finishing within the grace, a second signal ends at once");
+        tracing::info!(signal = name(first), "signal heard; a second one ends at once");
         sender.send_replace(Signal::Stop(first));
         let second = runtime.block_on(streams.next());
         screen.clear();

@@ -4,7 +4,9 @@ use std::io::{self, Write};
 
 use serde::Serialize;
 
-use chiefsync::exit::one_line;
+use chiefsync::config::show_size;
+use chiefsync::exit::{Ending, one_line};
+use chiefsync::store::{ListFrom, SharedStore};
 
 /// Rows of text, as wide as their widest cell; the last column is as wide as it wants.
 pub struct Table {
@@ -64,11 +66,44 @@ pub fn print_json(to: &mut impl Write, result: &impl Serialize) -> io::Result<()
     print_text(to, &text)
 }
 
-fn print_text(to: &mut impl Write, text: &str) -> io::Result<()> {
+/// The same on one line.
+///
+/// # Errors
+/// As for [`print_json`].
+pub fn print_json_line(to: &mut impl Write, result: &impl Serialize) -> io::Result<()> {
+    let text = serde_json::to_string(result)? + "\n";
+    print_text(to, &text)
+}
+
+/// Prints lines.
+///
+/// # Errors
+/// The stream's own; a reader that went away is none.
+pub fn print_text(to: &mut impl Write, text: &str) -> io::Result<()> {
     match to.write_all(text.as_bytes()).and_then(|()| to.flush()) {
         Err(error) if error.kind() == io::ErrorKind::BrokenPipe => Ok(()),
         other => other,
     }
+}
+
+/// Prints every object's size and key, as `aws s3 ls --recursive` does.
+///
+/// # Errors
+/// How to end when the store can't list.
+pub async fn print_objects(store: &SharedStore) -> Result<(), Ending> {
+    let mut table = Table::new(&["SIZE", "KEY"]).right(&[0]);
+    let mut from = ListFrom::default();
+    loop {
+        let page = store.list(&from).await.map_err(|error| Ending::from_store_error(&error))?;
+        for object in page.objects {
+            table.row([show_size(object.size_bytes), object.key.to_string()]);
+        }
+        from.token = page.next;
+        if from.token.is_none() {
+            break;
+        }
+    }
+    table.print(&mut io::stdout().lock()).map_err(|error| Ending::fault(format!("stdout: {error}")))
 }
 
 fn width(text: &str) -> usize {

@@ -8,9 +8,10 @@ use serde::Serialize;
 
 use chiefsync::config::{Destination, show_size};
 use chiefsync::exit::{Ending, UsageError};
+use chiefsync::store::{OpenOptions, SharedStore};
 
 use super::screen::Screen;
-use super::session::Session;
+use super::session::{Session, reach_for_reading};
 use super::shared::Reading;
 use super::table::{Table, print_json};
 
@@ -34,10 +35,20 @@ pub struct Verify {
 impl Verify {
     /// Compares.
     pub fn run(&self, screen: &Screen) -> Ending {
+        self.run_with(screen, OpenOptions::default())
+    }
+
+    /// Compares with a store that is opened in this way.
+    pub fn run_with(&self, screen: &Screen, options: OpenOptions) -> Ending {
         match self.places() {
             Ok((source, destination)) => {
                 let (deep, json) = (self.deep, self.json);
-                Session::reading().run(screen, move |_, _| compare(source, destination, deep, json))
+                Session::reading().run(screen, move |metrics, _| async move {
+                    match reach_for_reading(&destination, &options, &metrics).await {
+                        Ok(store) => compare(source, store, deep, json).await,
+                        Err(ending) => ending,
+                    }
+                })
             }
             Err(error) => error.into(),
         }
@@ -60,8 +71,8 @@ fn existing_directory(typed: &Path) -> Result<PathBuf, UsageError> {
     Err(UsageError::new(format!("SRC {}: {problem}", super::shown(typed)), "name the directory to compare with"))
 }
 
-async fn compare(source: Option<PathBuf>, destination: Destination, deep: bool, json: bool) -> Ending {
-    let _ = (source, destination, deep);
+async fn compare(source: Option<PathBuf>, store: SharedStore, deep: bool, json: bool) -> Ending {
+    let _ = (source, store, deep);
     match print(&[], json) {
         Ok(()) => Ending::fault("this build has no engine"),
         Err(error) => Ending::fault(format!("stdout: {error}")),

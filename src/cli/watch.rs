@@ -9,6 +9,8 @@ use chiefsync::clock::Duration;
 use chiefsync::config::{RestartPolicy, WatchConfig, parse_duration};
 use chiefsync::exit::{Ending, Signal, UsageError};
 use chiefsync::metrics::Metrics;
+use chiefsync::store::OpenOptions;
+use chiefsync::sync;
 
 use super::screen::Screen;
 use super::session::{Session, outside};
@@ -62,18 +64,22 @@ fn parse_policy(text: &str) -> Result<RestartPolicy, UsageError> {
 }
 
 impl Watch {
-    /// Follows until the end.
+    /// Follows until the end, and leaves the last word for Kubernetes.
     pub fn run(&self, screen: &Screen) -> Ending {
-        let ending = match self.config() {
-            Ok(config) => {
-                let session =
-                    Session { memory_bytes: config.base.memory_bytes, metrics_addr: self.shared.metrics_addr };
-                session.run(screen, |metrics, signal| follow(config, metrics, signal))
-            }
-            Err(error) => error.into(),
-        };
+        let ending = self.run_with(screen, OpenOptions::default());
         leave_last_word(&ending, self.shared.termination_message().as_deref());
         ending
+    }
+
+    /// Follows until the end.
+    pub fn run_with(&self, screen: &Screen, options: OpenOptions) -> Ending {
+        let config = match self.config() {
+            Ok(config) => config,
+            Err(error) => return error.into(),
+        };
+        let session =
+            Session { memory_bytes: config.base.memory_bytes, metrics_addr: self.shared.metrics_addr, live: true };
+        session.run(screen, |metrics, signals| follow(config, options, metrics, signals))
     }
 
     /// What was typed as what holds.
@@ -97,9 +103,9 @@ impl Watch {
     }
 }
 
-async fn follow(config: WatchConfig, metrics: Arc<Metrics>, signal: Receiver<Signal>) -> Ending {
-    match outside(&config.base.destination, metrics, signal).await {
-        Ok(outside) => chiefsync::sync::watch(config, outside).await,
+async fn follow(config: WatchConfig, options: OpenOptions, metrics: Arc<Metrics>, signals: Receiver<Signal>) -> Ending {
+    match outside(&config.base.destination, &options, metrics, signals).await {
+        Ok(outside) => sync::watch(config, outside).await,
         Err(ending) => ending,
     }
 }

@@ -73,7 +73,7 @@ impl LeaseError {
             }
             LeaseError::Superseded(_) => Some("one writer a prefix: what the other one writes counts now".to_owned()),
             LeaseError::Garbled { target, .. } => Some(format!(
-                "look at it; if it is lost, set it aside (aws s3 mv {target} {target}.bad), and the next run makes a new one"
+                "look at it; if it is lost, set it aside as {target}.bad, and the next run makes a new one"
             )),
             LeaseError::Store(error) => error.hint.clone(),
         }

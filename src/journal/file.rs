@@ -197,7 +197,8 @@ pub(super) fn open(paths: &Paths, destination_url: &str, notices: &mut Vec<Strin
         let mut journal = Journal::in_memory(destination_url);
         let header = journal.header_line();
         file.append(&header)?;
-        journal.attach(paths, file, lock, header.len() as u64, header.len() as u64);
+        journal.attach(paths.clone(), file, header.len() as u64, header.len() as u64);
+        journal._lock = Some(lock);
         return Ok(journal);
     };
     if contents.torn_bytes > 0 {
@@ -216,25 +217,29 @@ pub(super) fn open(paths: &Paths, destination_url: &str, notices: &mut Vec<Strin
     } else {
         notices.push(format!("journal {shown}: this file system has no locks; run one chiefsync at a time here"));
     }
-    journal.attach(paths, file, lock, contents.header_bytes, contents.whole_bytes);
+    journal.attach(paths.clone(), file, contents.header_bytes, contents.whole_bytes);
+    journal._lock = Some(lock);
     if contents.garbled_lines > 0 {
         journal.compact();
     }
     Ok(journal)
 }
 
-/// Writes header and state in place of the journal.
-pub(super) fn rewrite(paths: &Paths, header: &[u8], state: &State) -> io::Result<AppendFile> {
+/// Writes header and state in place of the journal; returns the new file and its length in bytes.
+pub(super) fn rewrite(paths: &Paths, header: &[u8], state: &State) -> io::Result<(AppendFile, u64)> {
+    let mut file_bytes = 0;
     disk::replace_with(&paths.journal, |out| {
         let mut buffer = header.to_vec();
         for line in state.lines() {
             line::append_line(&mut buffer, &line);
             if buffer.len() >= 128 * 1024 {
                 out.write_all(&buffer)?;
+                file_bytes += buffer.len() as u64;
                 buffer.clear();
             }
         }
+        file_bytes += buffer.len() as u64;
         out.write_all(&buffer)
     })?;
-    AppendFile::open(&paths.journal)
+    Ok((AppendFile::open(&paths.journal)?, file_bytes))
 }

@@ -105,6 +105,10 @@ pub struct Journal {
     /// Some of them should outlive a crash of the node.
     pending_durable: bool,
     backing: Option<Backing>,
+    /// Where to write it again, after the file could not take it.
+    given_up: Option<GivenUp>,
+    /// Kept while this process lives, also when the file is given up: the holder's id stays ours.
+    _lock: Option<file::Lock>,
     notice: Option<String>,
 }
 
@@ -112,12 +116,17 @@ pub struct Journal {
 struct Backing {
     paths: file::Paths,
     file: AppendFile,
-    _lock: file::Lock,
     header_bytes: u64,
     file_bytes: u64,
     /// A failed compaction is tried again when the file has doubled.
     compact_from_bytes: u64,
     wants_sync: bool,
+}
+
+/// A file that could not take the journal may take it later: volumes run full, and checkpoints are rotated away.
+struct GivenUp {
+    paths: file::Paths,
+    try_again_at: clock::Instant,
 }
 
 /// A journal, and what is to be said about how it was found.
@@ -130,6 +139,9 @@ pub struct Opened {
 
 /// Below this size a journal is not worth compacting.
 const COMPACT_FROM_BYTES: u64 = 1024 * 1024;
+
+/// How long a file that could not take the journal is left alone.
+const TRY_AGAIN_AFTER: clock::Duration = clock::Duration::from_secs(60);
 
 /// More than this is not kept back for the next [`Journal::flush`].
 const MAX_PENDING_BYTES: usize = 1024 * 1024;
@@ -184,15 +196,16 @@ impl Journal {
             pending: Vec::new(),
             pending_durable: false,
             backing: None,
+            given_up: None,
+            _lock: None,
             notice: None,
         }
     }
 
-    fn attach(&mut self, paths: &file::Paths, file: AppendFile, lock: file::Lock, header_bytes: u64, file_bytes: u64) {
+    fn attach(&mut self, paths: file::Paths, file: AppendFile, header_bytes: u64, file_bytes: u64) {
         self.backing = Some(Backing {
-            paths: paths.clone(),
+            paths,
             file,
-            _lock: lock,
             header_bytes,
             file_bytes,
             compact_from_bytes: COMPACT_FROM_BYTES,
@@ -303,9 +316,10 @@ impl Journal {
     }
 
     /// Writes what was recorded since with one write(2): from here on a killed process has not forgotten it. Where the file
-    /// can't take it the journal lives on in memory, and [`Journal::take_notice`] says so, once.
+    /// can't take it the journal lives on in memory, and [`Journal::take_notice`] says so, once; a minute later the file is
+    /// tried again.
     pub fn flush(&mut self) {
-        let Some(backing) = &mut self.backing else { return };
+        let Some(backing) = &mut self.backing else { return self.try_again() };
         if self.pending.is_empty() {
             return;
         }
@@ -350,9 +364,26 @@ impl Journal {
     }
 
     fn give_up(&mut self, error: &io::Error) {
-        if let Some(backing) = self.backing.take() {
-            self.notice = Some(in_memory_notice(&backing.paths.journal, error));
+        if let Some(Backing { paths, .. }) = self.backing.take() {
+            self.notice = Some(in_memory_notice(&paths.journal, error));
             self.pending = Vec::new();
+            self.given_up = Some(GivenUp { paths, try_again_at: clock::now() + TRY_AGAIN_AFTER });
+        }
+    }
+
+    fn try_again(&mut self) {
+        let header = self.header_line();
+        let Some(GivenUp { paths, try_again_at }) = &mut self.given_up else { return };
+        if clock::now() < *try_again_at {
+            return;
+        }
+        *try_again_at = clock::now() + TRY_AGAIN_AFTER;
+        if let Ok((file, file_bytes)) = file::rewrite(paths, &header, &self.state) {
+            let paths = paths.clone();
+            self.notice = Some(format!("journal {} is written again", paths.journal.display()));
+            self.given_up = None;
+            self.attach(paths, file, header.len() as u64, file_bytes);
+            self.state.live_bytes = file_bytes - header.len() as u64;
         }
     }
 
@@ -394,16 +425,14 @@ impl Journal {
         let header = self.header_line();
         let Some(backing) = &mut self.backing else { return };
         // What is pending is part of the state already.
-        let rewritten =
-            file::rewrite(&backing.paths, &header, &self.state).and_then(|file| Ok((file.len_bytes()?, file)));
-        match rewritten {
-            Ok((file_bytes, file)) => {
+        match file::rewrite(&backing.paths, &header, &self.state) {
+            Ok((file, file_bytes)) => {
                 backing.file = file;
                 backing.header_bytes = header.len() as u64;
                 backing.file_bytes = file_bytes;
                 backing.compact_from_bytes = COMPACT_FROM_BYTES;
-                self.state.live_bytes = file_bytes.saturating_sub(backing.header_bytes);
                 backing.wants_sync = false;
+                self.state.live_bytes = file_bytes - backing.header_bytes;
                 self.pending.clear();
                 self.pending_durable = false;
             }

@@ -236,7 +236,17 @@ fn a_full_disk_costs_the_file_and_not_the_run() {
     journal.record(key("c"), uploaded(3));
     journal.flush();
     assert_eq!((journal.take_notice(), journal.len()), (None, 3));
-    assert_eq!(open(directory.path()).journal.len(), 1);
+    assert!(Journal::open(Some(directory.path()), DEST).is_err(), "its holder lives on");
+    assert_eq!(Journal::read_only(Some(directory.path()), DEST).len(), 1);
+    // There is room again.
+    journal.given_up.as_mut().unwrap().try_again_at = clock::now();
+    journal.flush();
+    assert!(journal.is_persistent() && journal.take_notice().unwrap().contains("is written again"));
+    journal.record(key("d"), uploaded(4));
+    let (holder, state) = (journal.holder_id().to_owned(), journal.state.clone());
+    drop(journal);
+    let Opened { journal, notices } = open(directory.path());
+    assert_eq!((journal.holder_id(), &journal.state, notices.len()), (holder.as_str(), &state, 0));
 }
 
 #[test]

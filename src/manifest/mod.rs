@@ -219,7 +219,8 @@ impl Manifest {
 /// A digest over a whole tree: what is where, of which content.
 ///
 /// SHA-256 over a line per file, `path NUL size NUL checksum LF` with the checksum as S3 writes it, and after them a line per
-/// link to a directory, `path NUL NUL target LF`; both in the order of the paths' bytes.
+/// link to a directory, `path NUL NUL target NUL LF`; both in the order of the paths' bytes. No name holds a NUL, so that no
+/// two trees have the same lines.
 #[derive(Clone, Default)]
 pub struct TreeDigest(Hasher);
 
@@ -231,7 +232,7 @@ impl TreeDigest {
 
     /// Takes the next link to a directory.
     pub fn link(&mut self, path: &Key, target: &Key) {
-        self.0.update(format!("{path}\0\0{target}\n").as_bytes());
+        self.0.update(format!("{path}\0\0{target}\0\n").as_bytes());
     }
 
     /// The digest of everything taken.

@@ -70,7 +70,8 @@ pub struct Finished {
 impl ManifestWriter {
     /// Begins one for about `expected_files`.
     pub fn new(facts: &Facts, expected_files: usize) -> ManifestWriter {
-        let mut json = Vec::with_capacity(4096 + expected_files.saturating_mul(176));
+        // Rather too much: what is not written to costs no memory, and growing would hold it all twice for a moment.
+        let mut json = Vec::with_capacity(4096 + expected_files.saturating_mul(256));
         let mut facts = facts.clone();
         // JSON has no other numbers.
         facts.figures.retain(|_, value| value.is_finite());

@@ -131,7 +131,9 @@ impl Engine {
                 }
                 End::Lost => break self.end(Outcome::Lost, None).await,
                 End::Signal => break self.interrupt().await,
-                End::Stopped => break self.stop.take().expect("stopped with an ending").with_details(self.missing_lines()),
+                End::Stopped => {
+                    break self.stop.take().expect("stopped with an ending").with_details(self.missing_lines());
+                }
             }
         };
         self.leave(ending).await
@@ -181,7 +183,10 @@ impl Engine {
             let now = clock::now();
             if self.stop_signal.is_some() && self.grace_ends.is_none() {
                 let grace = self.config.grace;
-                tracing::warn!(seconds = grace.as_secs(), "told to stop: following until the trainer or the grace ends");
+                tracing::warn!(
+                    seconds = grace.as_secs(),
+                    "told to stop: following until the trainer or the grace ends"
+                );
                 self.patience.set(Until::Deadline(now + grace));
                 self.grace_ends = Some(now + grace);
             }

@@ -51,7 +51,8 @@ impl Watcher {
                 hint(reduced);
             }
         };
-        let inner = RecommendedWatcher::new(handler, Config::default().with_follow_symlinks(false)).map_err(|error| classify(&error))?;
+        let inner = RecommendedWatcher::new(handler, Config::default().with_follow_symlinks(false))
+            .map_err(|error| classify(&error))?;
         Ok(Watcher { inner: Mutex::new(inner) })
     }
 

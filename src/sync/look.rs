@@ -15,8 +15,8 @@ use crate::clock::{self, Duration, Instant};
 use crate::disk;
 use crate::key::Key;
 use crate::sync::Event;
-use crate::sync::scan::{Found, Tree, Unnameable, Visitor};
 use crate::sync::inotify::{Hint, WatchError, Watcher};
+use crate::sync::scan::{Found, Tree, Unnameable, Visitor};
 
 /// What speaks for a file being complete.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]

@@ -27,13 +27,13 @@ use crate::store::{ErrorKind, SharedStore};
 
 pub mod buffers;
 pub mod commit;
+pub mod inotify;
 pub mod look;
 pub mod order;
 pub mod plan;
 pub mod scan;
 pub mod settle;
 pub mod upload;
-pub mod inotify;
 
 mod drain;
 mod follow;

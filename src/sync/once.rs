@@ -73,8 +73,7 @@ impl Engine {
         let ending = match (ending, marker) {
             (Some(ending), _) => ending,
             (None, Some(marker)) => {
-                let outcome =
-                    if marker.kind == MarkerKind::Done { Outcome::Succeeded } else { Outcome::Failed };
+                let outcome = if marker.kind == MarkerKind::Done { Outcome::Succeeded } else { Outcome::Failed };
                 self.prove(outcome, Some(&marker), started_at_ns, deadline).await
             }
             (None, None) => {
@@ -196,8 +195,7 @@ struct View<'a> {
 impl<'a> View<'a> {
     fn of(tree: &Tree, journal: &'a Journal) -> View<'a> {
         let rules = Rules { prefix: crate::key::Prefix::default(), draining: true };
-        let mut view =
-            View { journal, rules, unchanged: true, marker: false, present: Vec::new(), links: Vec::new() };
+        let mut view = View { journal, rules, unchanged: true, marker: false, present: Vec::new(), links: Vec::new() };
         tree.walk(tree.root(), &mut view);
         view.present.sort_unstable();
         view.links.sort_unstable();
@@ -261,7 +259,8 @@ where
     };
     let journal = Journal::read_only(Some(&base.control), &base.destination.url());
     let rules = Rules { prefix: recover::prefix(&base.destination), draining: true };
-    let mut plan = Plan { journal: &journal, rules, show: &mut show, keys: Vec::new(), counts: [0; 2], missing: Vec::new() };
+    let mut plan =
+        Plan { journal: &journal, rules, show: &mut show, keys: Vec::new(), counts: [0; 2], missing: Vec::new() };
     tree.walk(tree.root(), &mut plan);
     let (local, [changes, unchanged], missing) = (plan.keys, plan.counts, plan.missing);
     let mut deletions = 0;
@@ -270,7 +269,10 @@ where
         let listed = async {
             let store = open().await?;
             inventory(&store, &[], |listed| {
-                if !listed.key.is_control() && MarkerKind::of(listed.key.as_str()).is_none() && !local.contains(&listed.key) {
+                if !listed.key.is_control()
+                    && MarkerKind::of(listed.key.as_str()).is_none()
+                    && !local.contains(&listed.key)
+                {
                     show(PlanLine::Delete(&listed.key));
                     deletions += 1;
                 }
@@ -282,7 +284,8 @@ where
         }
     }
     let code = if missing.is_empty() { ExitCode::Proven } else { ExitCode::Incomplete };
-    let known = if journal.was_empty() { "; no journal: what is in the bucket already would be compared first" } else { "" };
+    let known =
+        if journal.was_empty() { "; no journal: what is in the bucket already would be compared first" } else { "" };
     let summary = format!("dry run: {changes} to do, {unchanged} unchanged, {deletions} to delete{known}");
     Ending::new(code, summary).with_details(missing)
 }

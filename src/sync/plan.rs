@@ -94,7 +94,11 @@ fn decide_file(key: &Key, stat: Stat, known: Option<&Uploaded>, rules: &Rules) -
     let rank = Rank::of(key);
     match known {
         Some(known) if known.link.is_none() && known.stat.same_version(&stat) => {
-            if known.young_parts > 0 { Action::LookAgain } else { Action::Unchanged }
+            if known.young_parts > 0 {
+                Action::LookAgain
+            } else {
+                Action::Unchanged
+            }
         }
         _ if !rules.draining && looks_temporary(key) => Action::Wait,
         // The same size: perhaps only the times or the inode changed, and hashing costs less than sending.

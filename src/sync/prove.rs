@@ -13,7 +13,7 @@ use crate::manifest::{Absent, Facts, ManifestWriter, MarkerFacts, TreeDigest};
 use crate::marker::{Marker, MarkerKind};
 use crate::stage::Stage;
 use crate::store::inventory::inventory;
-use crate::store::{Body, ETag, Condition, ErrorKind, Listed, SharedStore, StoreError, WriteOptions, Written};
+use crate::store::{Body, Condition, ETag, ErrorKind, Listed, SharedStore, StoreError, WriteOptions, Written};
 
 use super::recover::Remote;
 use super::{Engine, Trouble, recover};

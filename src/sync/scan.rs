@@ -238,14 +238,8 @@ mod tests {
         {
             std::os::unix::fs::symlink(target, root.join(link)).unwrap();
         }
-        rustix::fs::mknodat(
-            rustix::fs::CWD,
-            root.join("fifo"),
-            rustix::fs::FileType::Fifo,
-            rustix::fs::Mode::RUSR,
-            0,
-        )
-        .unwrap();
+        rustix::fs::mknodat(rustix::fs::CWD, root.join("fifo"), rustix::fs::FileType::Fifo, rustix::fs::Mode::RUSR, 0)
+            .unwrap();
         std::fs::write(root.join(std::ffi::OsStr::from_bytes(b"bad\xff")), "x").unwrap();
 
         let filter = Filter::new(&[(false, "*.log".to_owned())]).unwrap();

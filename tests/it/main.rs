@@ -6,6 +6,7 @@ mod harness;
 mod carry;
 
 mod store_conformance;
+mod store_local;
 mod store_probe;
 mod store_retry;
 mod store_s3;

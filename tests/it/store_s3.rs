@@ -2,14 +2,16 @@
 
 use std::collections::HashMap;
 use std::sync::Arc;
+use std::time::{Duration, Instant};
 
 use chiefsync::config::Destination;
 use chiefsync::digest::Sha256;
 use chiefsync::disk::ReadFile;
 use chiefsync::key::{Key, Prefix};
+use chiefsync::store::retry::{Patience, Retry, Until};
 use chiefsync::store::{
-    self, Body, BodySource, Condition, ErrorKind, ListFrom, OpenOptions, RetryReason, SharedStore, StoreError,
-    UploadId, WriteOptions,
+    self, Body, BodySource, Condition, ErrorKind, ListFrom, OpenOptions, RetryReason, SharedStore, Store as _,
+    StoreError, UploadId, WriteOptions,
 };
 use dev_s3::{Fault, Operation, Server, When};
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
@@ -228,4 +230,39 @@ async fn errors_name_the_operation_and_help() {
     let error = put(open(&OpenOptions { endpoint_url: Some(tls), ..good }).await).await;
     assert_eq!(error.kind, ErrorKind::Stop, "{error:?}");
     assert!(hint(&error).contains("http://"), "{error:?}");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn tls_needs_an_authority_that_is_trusted() {
+    let (server, authority) = servers::Server::minio_with_tls();
+    let options = server.options();
+    let error = open(&options).await.list(&ListFrom::default()).await.unwrap_err();
+    assert_eq!(error.kind, ErrorKind::Stop, "{error}");
+    assert!(hint(&error).contains("AWS_CA_BUNDLE"), "{error:?}");
+
+    let trusting = open(&OpenOptions { ca_bundle: Some(authority.clone()), ..options.clone() }).await;
+    let patience = Patience::new(Until::Deadline(Instant::now() + Duration::from_secs(60)));
+    let store = Arc::new(Retry::new(trusting, patience, Arc::new(|_, _| ())));
+    let puts = (0..16).map(|i| {
+        let store = store.clone();
+        let key = Key::new(format!("tls/{i}")).unwrap();
+        tokio::spawn(async move { store.put(&key, Body::hashed(vec![i; 300_000]), WriteOptions::default()).await })
+    });
+    for put in puts.collect::<Vec<_>>() {
+        put.await.unwrap().unwrap();
+    }
+    assert_eq!(store.list(&ListFrom::default()).await.unwrap().objects.len(), 16);
+
+    let plain = options.endpoint_url.clone().map(|url| url.replace("https:", "http:"));
+    let error = open(&OpenOptions { endpoint_url: plain, ..options.clone() }).await.list(&ListFrom::default()).await;
+    let error = error.unwrap_err();
+    assert_eq!(error.kind, ErrorKind::Stop, "{error}");
+    assert!(hint(&error).contains("https://"), "{error:?}");
+
+    let destination = Destination::S3 { bucket: BUCKET.to_owned(), prefix: Prefix::default() };
+    let no_certificate = authority.with_file_name("names");
+    let error =
+        store::open(&destination, &OpenOptions { ca_bundle: Some(no_certificate), ..options }).await.err().unwrap();
+    assert_eq!(error.kind, ErrorKind::Stop, "{error}");
+    assert!(hint(&error).contains("AWS_CA_BUNDLE"), "{error:?}");
 }

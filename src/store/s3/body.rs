@@ -16,6 +16,9 @@ use crate::store::{Body, BodySource, ErrorKind};
 /// How much of a file is read at once, and held twice: one piece on its way out, one being read.
 const READ_BYTES: u64 = 256 * 1024;
 
+/// How much of a body in memory is handed over at once.
+const SLICE_BYTES: usize = 1024 * 1024;
+
 /// The slowest connection that still counts as working, in bytes a second for one request.
 const SLOWEST_BYTES_PER_S: u64 = 32 * 1024;
 
@@ -38,7 +41,8 @@ impl ReadFault {
 pub(super) fn to_stream(body: Body) -> (ByteStream, ReadFault) {
     let fault = ReadFault::default();
     let stream = match body.source {
-        BodySource::Bytes(bytes) => ByteStream::from(bytes),
+        BodySource::Bytes(bytes) if bytes.len() <= SLICE_BYTES => ByteStream::from(bytes),
+        BodySource::Bytes(bytes) => ByteStream::new(SdkBody::from_body_1_x(Slices(bytes))),
         BodySource::File { file, offset } => ByteStream::new(SdkBody::from_body_1_x(FileRange {
             file,
             offset,
@@ -48,6 +52,30 @@ pub(super) fn to_stream(body: Body) -> (ByteStream, ReadFault) {
         })),
     };
     (stream, fault)
+}
+
+/// Bytes in memory, handed over slice by slice.
+///
+/// Given as a whole they would count as sent at once, and a connection that has gone silent would only be noticed at the
+/// request's time limit; so it is noticed when no further slice is taken for the grace of the stalled-stream protection.
+struct Slices(Bytes);
+
+impl http_body::Body for Slices {
+    type Data = Bytes;
+    type Error = std::convert::Infallible;
+
+    fn poll_frame(mut self: Pin<&mut Self>, _: &mut Context<'_>) -> Poll<Option<Result<Frame<Bytes>, Self::Error>>> {
+        let len = self.0.len().min(SLICE_BYTES);
+        Poll::Ready((len > 0).then(|| Ok(Frame::data(self.0.split_to(len)))))
+    }
+
+    fn is_end_stream(&self) -> bool {
+        self.0.is_empty()
+    }
+
+    fn size_hint(&self) -> SizeHint {
+        SizeHint::with_exact(self.0.len() as u64)
+    }
 }
 
 /// A range of an open file as an HTTP body of known length.

@@ -30,6 +30,8 @@ pub(super) struct Failure {
     /// `x-amz-bucket-region`: the answer to a request that went to the wrong one.
     bucket_region: Option<String>,
     transport: Option<Transport>,
+    /// The answer's body could not be read.
+    is_torn: bool,
 }
 
 /// Where a request without an answer failed.
@@ -71,6 +73,7 @@ impl Failure {
             }
             SdkError::ResponseError(response) => {
                 failure.message = response.raw().body().bytes().and_then(first_words);
+                failure.is_torn = failure.message.is_none();
                 // An answer that broke off; an error status speaks for itself.
                 if failure.status.is_some_and(|status| status < 400) {
                     failure.transport = Some(transport(&error));
@@ -310,9 +313,12 @@ pub(super) fn to_store_error(failure: Failure, operation: &'static str, target: 
     });
     let mut error = StoreError::new(kind, operation, target, message);
     error.hint = hint(code, &failure, operation, place);
-    if error.message.contains("HTTP request to an HTTPS server") {
+    // Go's TLS servers answer plain HTTP with a 400 in words, and close so abruptly that the words are often lost.
+    let is_plain = place.endpoint.as_ref().is_some_and(|url| url.starts_with("http:"));
+    let in_words = error.message.contains("HTTP request to an HTTPS server");
+    if is_plain && (in_words || (status == 400 && failure.is_torn)) {
         error.kind = ErrorKind::Stop;
-        error.hint = Some("the endpoint speaks TLS: write https:// in AWS_ENDPOINT_URL".to_owned());
+        error.hint = Some("the endpoint seems to speak TLS: write https:// in AWS_ENDPOINT_URL".to_owned());
     }
     error
 }

@@ -196,37 +196,47 @@ fn region_chain(options: &OpenOptions, custom_endpoint: bool) -> RegionProviderC
 mod tests {
     use std::sync::atomic::{AtomicU64, Ordering};
 
-    use aws_sdk_s3::config::ProvideCredentials;
-    use aws_sdk_s3::config::SharedCredentialsProvider;
+    use aws_credential_types::provider::error::CredentialsError;
+    use aws_credential_types::provider::{self, future};
+    use aws_sdk_s3::config::{ProvideCredentials, SharedCredentialsProvider};
     use dev_s3::{Fault, Operation, Options, Server, When};
 
     use super::*;
     use crate::store::{ListFrom, Store as _};
 
-    /// Hands out the server's keys, and counts how often it was asked.
-    #[derive(Debug)]
-    struct Counting(Credentials, Arc<AtomicU64>);
+    /// Gives what a closure gives, and counts how often it was asked.
+    struct Scripted<F> {
+        answer: F,
+        asked: Arc<AtomicU64>,
+    }
 
-    impl ProvideCredentials for Counting {
-        fn provide_credentials<'a>(&'a self) -> aws_credential_types::provider::future::ProvideCredentials<'a>
-        where
-            Self: 'a,
-        {
-            self.1.fetch_add(1, Ordering::SeqCst);
-            aws_credential_types::provider::future::ProvideCredentials::ready(Ok(self.0.clone()))
+    impl<F> std::fmt::Debug for Scripted<F> {
+        fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+            f.write_str("Scripted")
         }
     }
 
-    #[tokio::test]
-    async fn a_refused_token_is_fetched_anew_once() {
-        let server = Server::start(Options::memory().bucket("bucket")).await.unwrap();
-        let fetched = Arc::new(AtomicU64::new(0));
-        let keys = Credentials::new(server.access_key(), server.secret_key(), None, None, "test");
-        let provider = SharedCredentialsProvider::new(Counting(keys, fetched.clone()));
+    impl<F: Fn() -> provider::Result + Send + Sync> ProvideCredentials for Scripted<F> {
+        fn provide_credentials<'a>(&'a self) -> future::ProvideCredentials<'a>
+        where
+            Self: 'a,
+        {
+            self.asked.fetch_add(1, Ordering::SeqCst);
+            future::ProvideCredentials::ready((self.answer)())
+        }
+    }
+
+    /// A store on `server` whose credentials come from `answer`, and how often they were asked for.
+    async fn with_credentials(
+        server: &Server,
+        answer: impl Fn() -> provider::Result + Send + Sync + 'static,
+    ) -> (S3Store, Arc<AtomicU64>) {
+        let asked = Arc::new(AtomicU64::new(0));
+        let provider = Scripted { answer, asked: asked.clone() };
         let shared = aws_config::defaults(BehaviorVersion::v2026_01_12())
             .endpoint_url(server.endpoint())
             .region(Region::from_static(REGION_OF_CUSTOM_ENDPOINTS))
-            .credentials_provider(provider)
+            .credentials_provider(SharedCredentialsProvider::new(provider))
             .load()
             .await;
         let place = Place {
@@ -234,12 +244,19 @@ mod tests {
             endpoint: Some(server.endpoint()),
             region: REGION_OF_CUSTOM_ENDPOINTS.to_owned(),
         };
-        let store = S3Store::over(&shared, place, &Prefix::default(), 1000);
+        (S3Store::over(&shared, place, &Prefix::default(), 1000), asked)
+    }
+
+    #[tokio::test]
+    async fn a_refused_token_is_fetched_anew_once() {
+        let server = Server::start(Options::memory().bucket("bucket")).await.unwrap();
+        let keys = Credentials::new(server.access_key(), server.secret_key(), None, None, "test");
+        let (store, asked) = with_credentials(&server, move || Ok(keys.clone())).await;
         let list = async || store.list(&ListFrom::default()).await;
 
         list().await.unwrap();
         list().await.unwrap();
-        assert_eq!(fetched.load(Ordering::SeqCst), 1, "cached");
+        assert_eq!(asked.load(Ordering::SeqCst), 1, "cached");
         // A burst of refusals of the same token: one fetch, not one each.
         server.faults().add(When::operation(Operation::ListObjectsV2).times(3), Fault::ExpiredToken);
         let refused = tokio::join!(list(), list(), list());
@@ -248,6 +265,31 @@ mod tests {
         }
         let fine = tokio::join!(list(), list());
         assert!(fine.0.is_ok() && fine.1.is_ok());
-        assert_eq!(fetched.load(Ordering::SeqCst), 2, "fetched anew, once");
+        assert_eq!(asked.load(Ordering::SeqCst), 2, "fetched anew, once");
+    }
+
+    #[tokio::test]
+    async fn missing_credentials_stop_and_late_ones_are_waited_for() {
+        let server = Server::start(Options::memory().bucket("bucket")).await.unwrap();
+        let list = async |store: S3Store| store.list(&ListFrom::default()).await.unwrap_err();
+
+        let (store, _) = with_credentials(&server, || Err(CredentialsError::not_loaded("nothing here"))).await;
+        let error = list(store).await;
+        assert_eq!((error.kind, &*error.message), (ErrorKind::Stop, "no credentials found"));
+        let hint = error.hint.unwrap();
+        for place in ["AWS_ACCESS_KEY_ID", "AWS_PROFILE", "AWS_WEB_IDENTITY_TOKEN_FILE", "AWS_CONTAINER_CREDENTIALS"] {
+            assert!(hint.contains(place), "{hint}");
+        }
+
+        let (store, _) = with_credentials(&server, || Err(CredentialsError::provider_error("STS is busy"))).await;
+        let error = list(store).await;
+        assert_eq!(error.kind, ErrorKind::Retry(RetryReason::Expired));
+        assert!(error.message.contains("STS is busy"), "{error}");
+
+        let (store, _) =
+            with_credentials(&server, || Err(CredentialsError::invalid_configuration("profile loops"))).await;
+        let error = list(store).await;
+        assert_eq!(error.kind, ErrorKind::Stop);
+        assert!(error.message.contains("profile loops"), "{error}");
     }
 }

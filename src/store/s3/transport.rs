@@ -19,6 +19,10 @@ use aws_smithy_runtime_api::client::http::{
 };
 use aws_smithy_runtime_api::client::orchestrator::HttpRequest;
 use aws_smithy_runtime_api::client::runtime_components::RuntimeComponents;
+use base64::Engine as _;
+use rustls::RootCertStore;
+use rustls::pki_types::CertificateDer;
+use rustls::pki_types::pem::PemObject as _;
 
 use crate::clock::Duration;
 use crate::disk;
@@ -69,11 +73,31 @@ fn trust_only(path: &Path) -> Result<TlsContext, StoreError> {
             .with_hint(format!("{CA_BUNDLE_VARIABLE} must name a readable PEM file with at least one certificate"))
     };
     let pem = disk::read_small_following_links(path, CA_BUNDLE_LIMIT_BYTES).map_err(|e| refuse(e.to_string()))?;
-    if !pem.windows(27).any(|window| window == b"-----BEGIN CERTIFICATE-----") {
-        return Err(refuse("holds no PEM certificate".to_owned()));
+    let usable = usable_certificates(&pem);
+    if usable.is_empty() {
+        return Err(refuse("holds no PEM certificate that can be used".to_owned()));
     }
-    let store = TrustStore::empty().with_pem_certificate(pem);
+    let store = TrustStore::empty().with_pem_certificate(usable);
     TlsContext::builder().with_trust_store(store).build().map_err(|e| refuse(e.to_string()))
+}
+
+/// The certificates that rustls can take, as PEM again: the SDK's client panics over one that it can't, and a system's
+/// bundle may well hold such a one.
+fn usable_certificates(pem: &[u8]) -> String {
+    let mut roots = RootCertStore::empty();
+    let mut usable = String::new();
+    for certificate in CertificateDer::pem_slice_iter(pem).flatten() {
+        if roots.add(certificate.clone()).is_ok() {
+            let text = base64::engine::general_purpose::STANDARD.encode(&certificate);
+            usable.push_str("-----BEGIN CERTIFICATE-----\n");
+            for line in text.as_bytes().chunks(64) {
+                usable.push_str(&String::from_utf8_lossy(line));
+                usable.push('\n');
+            }
+            usable.push_str("-----END CERTIFICATE-----\n");
+        }
+    }
+    usable
 }
 
 impl HttpClient for Transport {

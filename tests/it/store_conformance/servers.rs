@@ -18,7 +18,9 @@ const SECRET_KEY: &str = "conformance-secret";
 pub struct Server {
     child: Child,
     address: SocketAddr,
-    _data: tempfile::TempDir,
+    scheme: &'static str,
+    /// What goes with it.
+    directories: Vec<tempfile::TempDir>,
 }
 
 impl Server {
@@ -32,6 +34,25 @@ impl Server {
                 .env("MINIO_ROOT_PASSWORD", SECRET_KEY)
                 .env("MINIO_BROWSER", "off");
         })
+    }
+
+    /// MinIO over TLS, with a certificate of an authority that nobody knows; and that authority's file.
+    pub fn minio_with_tls() -> (Server, PathBuf) {
+        let certificates = tempfile::tempdir().expect("a temporary directory");
+        make_certificates(certificates.path());
+        let mut server = Server::start(&tool("minio"), |command, address, data| {
+            command
+                .args(["server", "--quiet", "--address", &address.to_string(), "--certs-dir"])
+                .arg(certificates.path())
+                .arg(data)
+                .env("MINIO_ROOT_USER", ACCESS_KEY)
+                .env("MINIO_ROOT_PASSWORD", SECRET_KEY)
+                .env("MINIO_BROWSER", "off");
+        });
+        server.scheme = "https";
+        let authority = certificates.path().join("authority.pem");
+        server.directories.push(certificates);
+        (server, authority)
     }
 
     /// versitygw over one directory, object metadata in extended attributes.
@@ -68,7 +89,7 @@ impl Server {
             .stderr(Stdio::piped())
             .spawn()
             .unwrap_or_else(|e| panic!("{} can't be started: {e}", program.display()));
-        let mut server = Server { child, address, _data: data };
+        let mut server = Server { child, address, scheme: "http", directories: vec![data] };
         server.wait_until_it_listens();
         server
     }
@@ -90,7 +111,7 @@ impl Server {
 
     /// How to open a store on it.
     pub fn options(&self) -> OpenOptions {
-        options(format!("http://{}", self.address), ACCESS_KEY, SECRET_KEY)
+        options(format!("{}://{}", self.scheme, self.address), ACCESS_KEY, SECRET_KEY)
     }
 }
 
@@ -113,6 +134,30 @@ impl Drop for Server {
         let _ = self.child.kill();
         let _ = self.child.wait();
     }
+}
+
+/// An authority and a certificate for 127.0.0.1 that it signed, under the names that MinIO looks for.
+fn make_certificates(directory: &Path) {
+    std::fs::write(directory.join("names"), "subjectAltName=IP:127.0.0.1").expect("a file");
+    let key = ["-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:prime256v1", "-nodes"];
+    openssl(
+        directory,
+        &["req", "-x509", "-subj", "/CN=authority", "-keyout", "authority.key", "-out", "authority.pem"],
+        &key,
+    );
+    openssl(directory, &["req", "-subj", "/CN=127.0.0.1", "-keyout", "private.key", "-out", "request"], &key);
+    let sign = ["x509", "-req", "-in", "request", "-CA", "authority.pem", "-CAkey", "authority.key", "-CAcreateserial"];
+    openssl(directory, &sign, &["-extfile", "names", "-out", "public.crt"]);
+}
+
+fn openssl(directory: &Path, arguments: &[&str], more: &[&str]) {
+    let output = Command::new("openssl")
+        .args(arguments)
+        .args(more)
+        .current_dir(directory)
+        .output()
+        .unwrap_or_else(|e| panic!("this test needs openssl (Debian: apt-get install openssl): {e}"));
+    assert!(output.status.success(), "openssl: {}", String::from_utf8_lossy(&output.stderr));
 }
 
 fn free_address() -> SocketAddr {
