@@ -3,7 +3,10 @@
 
 mod harness;
 
+mod bursts;
 mod carry;
+mod resume;
+mod watching;
 
 mod store_conformance;
 mod store_local;
