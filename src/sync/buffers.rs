@@ -60,19 +60,18 @@ impl Buffers {
         let len = usize::try_from(len_bytes).expect("a buffer that fits in memory");
         let mut kept = self.kept.lock().expect("no panic while buffers are held");
         let again = if len_bytes < MIN_PART_BYTES { None } else { kept.iter().position(|b| b.len() >= len) };
-        let bytes = again.map_or_else(
-            || {
-                // What is kept for later must not come on top of what is used now.
-                let mut spare_bytes = self.units.available_permits() as u64 * UNIT_BYTES;
-                kept.retain(|b| {
-                    let fits = b.len() as u64 <= spare_bytes;
-                    spare_bytes -= if fits { b.len() as u64 } else { 0 };
-                    fits
-                });
-                vec![0; len]
-            },
-            |at| kept.swap_remove(at),
-        );
+        let bytes = if let Some(at) = again {
+            kept.swap_remove(at)
+        } else {
+            // What is kept for later must not come on top of what is used now.
+            let mut spare_bytes = self.units.available_permits() as u64 * UNIT_BYTES;
+            kept.retain(|b| {
+                let fits = b.len() as u64 <= spare_bytes;
+                spare_bytes -= if fits { b.len() as u64 } else { 0 };
+                fits
+            });
+            vec![0; len]
+        };
         Buffer { bytes, len, kept: Arc::clone(&self.kept), _permit: permit }
     }
 }
