@@ -19,9 +19,9 @@ const RANGES: usize = 4;
 ///
 /// # Errors
 /// The first that a range ended with.
-pub async fn inventory<'a>(
+pub async fn inventory(
     store: &SharedStore,
-    known: &[&'a str],
+    known: &[&str],
     mut each: impl FnMut(Listed),
 ) -> Result<Vec<String>, StoreError> {
     let borders: Vec<String> = if known.len() < WORTH_SPLITTING {

@@ -23,7 +23,7 @@ const GRACE_DRAIN_PART: u32 = 4;
 
 /// Why following ended.
 enum End {
-    Marker(Marker),
+    Marker(Box<Marker>),
     Signal,
     Lost,
     Stopped,
@@ -174,7 +174,7 @@ impl Engine {
             }
             if let Some(marker) = self.marker.take() {
                 tracing::info!(marker = marker.kind.file_name(), "the end marker is there");
-                return End::Marker(marker);
+                return End::Marker(Box::new(marker));
             }
             if self.verdict_stands && (self.marker_gone || !self.pending.is_empty()) {
                 self.clear_verdict().await;

@@ -83,7 +83,7 @@ pub(super) fn open_journal(config: &Config) -> Result<Journal, Ending> {
 /// Asks the store what it really does; one that ignores conditions can't be fenced.
 pub(super) async fn preflight(config: &Config, store: &SharedStore) -> Result<Capabilities, Ending> {
     let capabilities = probe::probe(store.as_ref()).await.map_err(|error| Ending::from_store_error(&error))?;
-    tracing::info!(%capabilities, destination = %store.url(), "preflight");
+    tracing::info!(%capabilities, destination = %store.url(), "what the store does");
     if config.fence && !capabilities.can_fence() {
         return Err(Ending::usage(
             format!("{} ignores conditional writes: two writers could not be told apart", store.url()),
