@@ -3,11 +3,12 @@
 //! One thread stats what was hinted, watches new directories and then scans them, so that the engine's loop never waits
 //! for a disk. Hints that pile up beyond a bound are thrown away for one rescan, which costs less and misses nothing.
 
-use std::collections::HashMap;
+use std::cmp::Reverse;
+use std::collections::{BinaryHeap, HashMap};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
-use std::sync::mpsc::{Receiver, Sender, channel};
+use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
 
 use tokio::sync::mpsc;
 
@@ -93,6 +94,7 @@ impl Looker {
             events: events.clone(),
             waiting: Arc::clone(&waiting),
             touched: HashMap::new(),
+            later: BinaryHeap::new(),
         };
         std::thread::Builder::new()
             .name("look".to_owned())
@@ -187,13 +189,37 @@ struct Worker {
     watcher: Arc<Option<Watcher>>,
     events: mpsc::Sender<Event>,
     waiting: Arc<AtomicUsize>,
-    touched: HashMap<PathBuf, Instant>,
+    /// What was written to lately.
+    touched: HashMap<PathBuf, Touched>,
+    /// When to look at what was written to again too soon after a look.
+    later: BinaryHeap<Reverse<(Instant, PathBuf)>>,
+}
+
+/// A file that is being written to.
+struct Touched {
+    /// When it was looked at because of that.
+    looked: Instant,
+    /// Whether another look is due.
+    again: bool,
 }
 
 impl Worker {
     fn work(mut self, asks: &Receiver<Ask>) {
-        while let Ok(first) = asks.recv() {
-            let mut batch = vec![first];
+        loop {
+            let first = match self.later.peek() {
+                Some(Reverse((at, _))) => asks.recv_timeout(at.saturating_duration_since(clock::now())),
+                None => asks.recv().map_err(RecvTimeoutError::from),
+            };
+            let mut batch = match first {
+                Ok(first) => vec![first],
+                Err(RecvTimeoutError::Timeout) => {
+                    if !self.answer(Vec::new()) {
+                        return;
+                    }
+                    continue;
+                }
+                Err(RecvTimeoutError::Disconnected) => return,
+            };
             batch.extend(asks.try_iter().take(BATCH * 4 - 1));
             if self.waiting.fetch_sub(batch.len(), Ordering::Relaxed) >= MOST_WAITING {
                 // Some were thrown away: start from zero, with a rescan.
@@ -212,6 +238,10 @@ impl Worker {
         let mut paths: Vec<(PathBuf, Evidence)> = Vec::with_capacity(batch.len());
         let mut index: HashMap<PathBuf, usize> = HashMap::new();
         let mut rescan = None;
+        for path in self.due() {
+            index.insert(path.clone(), paths.len());
+            paths.push((path, Evidence::Seen));
+        }
         for ask in batch {
             let (path, evidence) = match ask {
                 Ask::Look(key, evidence) => (self.tree.path(&key), evidence),
@@ -220,8 +250,8 @@ impl Worker {
                     continue;
                 }
                 Ask::Hint(Hint::Closed(path) | Hint::Placed(path)) => (path, Evidence::Settled),
-                Ask::Hint(Hint::Gone(path)) => (path, Evidence::Seen),
-                Ask::Hint(Hint::Touched(path)) if self.was_touched_lately(&path) => continue,
+                Ask::Hint(Hint::Gone(path) | Hint::Created(path)) => (path, Evidence::Seen),
+                Ask::Hint(Hint::Touched(path)) if self.was_looked_at_lately(&path) => continue,
                 Ask::Hint(Hint::Touched(path)) => (path, Evidence::Seen),
             };
             if path == self.tree.root() {
@@ -262,17 +292,35 @@ impl Worker {
         !closed
     }
 
-    fn was_touched_lately(&mut self, path: &Path) -> bool {
+    /// Whether a file that was written to has to wait for its look, which then comes by itself.
+    fn was_looked_at_lately(&mut self, path: &Path) -> bool {
         let now = clock::now();
         if self.touched.len() > 4096 {
-            self.touched.retain(|_, at| now.duration_since(*at) < TOUCH_INTERVAL);
+            self.touched.retain(|_, touched| touched.again || now.duration_since(touched.looked) < TOUCH_INTERVAL);
         }
-        match self.touched.get(path) {
-            Some(at) if now.duration_since(*at) < TOUCH_INTERVAL => true,
+        match self.touched.get_mut(path) {
+            Some(touched) if touched.again => true,
+            Some(touched) if now.duration_since(touched.looked) < TOUCH_INTERVAL => {
+                touched.again = true;
+                self.later.push(Reverse((touched.looked + TOUCH_INTERVAL, path.to_owned())));
+                true
+            }
             _ => {
-                self.touched.insert(path.to_owned(), now);
+                self.touched.insert(path.to_owned(), Touched { looked: now, again: false });
                 false
             }
         }
+    }
+
+    /// What was written to again after its look, and has waited long enough.
+    fn due(&mut self) -> Vec<PathBuf> {
+        let now = clock::now();
+        let mut due = Vec::new();
+        while self.later.peek().is_some_and(|Reverse((at, _))| *at <= now) {
+            let Some(Reverse((_, path))) = self.later.pop() else { break };
+            self.touched.insert(path.clone(), Touched { looked: now, again: false });
+            due.push(path);
+        }
+        due
     }
 }
