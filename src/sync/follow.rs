@@ -256,6 +256,7 @@ impl Engine {
     pub(super) async fn leave(&mut self, ending: Ending) -> Ending {
         self.metrics.stage(Stage::Exit);
         self.patience.set(Until::Deadline(clock::now() + self.last_words()));
+        while self.aborts.join_next().await.is_some() {}
         if ending.code != ExitCode::Fenced
             && let Err(error) = self.hold.release(|_| {}).await
         {

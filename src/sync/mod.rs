@@ -129,6 +129,8 @@ pub(crate) struct Engine {
     progress: mpsc::Receiver<Progress>,
     uploader: Arc<Uploader>,
     jobs: JoinSet<(Key, Outcome)>,
+    /// Uploads that are being thrown away.
+    aborts: JoinSet<()>,
 
     rules: Rules,
     pending: PendingFiles,
@@ -368,6 +370,12 @@ impl Engine {
             list.retain(|_, trouble| trouble.scan >= id);
         }
         self.links.retain(|_, (_, scan)| *scan >= id);
+        // What an earlier process began of files that are gone, or that need no upload any more.
+        let open = self.journal.uploads().map(|(key, _)| key.clone()).filter(|key| !self.given_up.contains(key));
+        for key in open.collect::<Vec<_>>() {
+            self.abort_upload(&key);
+        }
+        while self.aborts.try_join_next().is_some() {}
         if let Some(error) = unwatched
             && self.watched
         {
@@ -544,6 +552,8 @@ impl Engine {
     fn is_up(&mut self, key: Key, uploaded: crate::journal::Uploaded, again: Option<Evidence>) {
         self.missing.remove(key.as_str());
         self.remote.remove(key.as_str());
+        // One that was begun when the file was larger.
+        self.abort_upload(&key);
         if uploaded.young_parts > 0 && !self.rules.draining {
             let young_until_ns = uploaded.stat.ctime_ns.saturating_add(YOUNG_NS);
             let left_ns = young_until_ns.saturating_sub(clock::wall_ns()).clamp(0, YOUNG_NS).unsigned_abs();
@@ -598,7 +608,7 @@ impl Engine {
         if let Some(upload) = self.journal.upload(key.as_str()) {
             let (store, key, id) = (Arc::clone(&self.store), key.clone(), upload.id.clone());
             self.journal.end_upload(key.as_str());
-            tokio::spawn(async move {
+            self.aborts.spawn(async move {
                 if let Err(error) = store.abort(&key, &id).await {
                     tracing::warn!(path = %key, %error, "an unfinished upload could not be thrown away");
                 }

@@ -212,6 +212,7 @@ pub(super) async fn engine(
         progress,
         uploader,
         jobs: JoinSet::new(),
+        aborts: JoinSet::new(),
         rules,
         pending: PendingFiles::new(times),
         remote,
