@@ -366,9 +366,10 @@ impl Engine {
             // Seen by a hint after the scan had passed, or gone: one more look tells.
             self.looker.look(key, Evidence::Seen);
         }
-        for list in [&mut self.missing, &mut self.skipped] {
-            list.retain(|_, trouble| trouble.scan >= id);
-        }
+        // What was given up while draining is not looked at any more, and stays missing.
+        let (draining, given_up) = (self.rules.draining, &self.given_up);
+        self.missing.retain(|path, trouble| trouble.scan >= id || draining && given_up.contains(path.as_str()));
+        self.skipped.retain(|_, trouble| trouble.scan >= id);
         self.links.retain(|_, (_, scan)| *scan >= id);
         // What an earlier process began of files that are gone, or that need no upload any more.
         let open = self.journal.uploads().map(|(key, _)| key.clone()).filter(|key| !self.given_up.contains(key));
