@@ -1,6 +1,13 @@
 //! The integration tests, one binary: a sandbox, a server, the real thing.
 #![allow(clippy::disallowed_methods, clippy::disallowed_types)]
 
+mod harness;
+
+mod bursts;
+mod carry;
+mod resume;
+mod watching;
+
 mod store_conformance;
 mod store_local;
 mod store_probe;

@@ -137,8 +137,10 @@ async fn a_change_of_patience_wakes_who_waits() {
 #[tokio::test]
 async fn an_outage_is_said_once() {
     let lines: Arc<Mutex<Vec<String>>> = Arc::default();
-    let subscriber = Lines(lines.clone());
-    let guard = tracing::subscriber::set_default(subscriber);
+    // With a single subscriber, tracing asks the thread that first meets a log line whether anyone listens, and that
+    // may be another test's; with two it asks both.
+    let _second = tracing::Dispatch::new(Lines(Arc::default()));
+    let guard = tracing::subscriber::set_default(Lines(lines.clone()));
     let bench = bench(Until::Forever).await;
     bench.faults.add(When::any().times(9), BUSY);
     let requests = (0..3).map(|_| put(&bench));
