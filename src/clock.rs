@@ -23,3 +23,24 @@ pub fn wall_ns() -> i64 {
 pub fn timestamp() -> String {
     format!("{:.3}", jiff::Timestamp::now())
 }
+
+/// Waits. On the runtime's clock, which tests can pause.
+pub async fn sleep(duration: Duration) {
+    tokio::time::sleep(duration).await;
+}
+
+/// A stopwatch on the runtime's monotonic clock: for waits that tests want to pass at once.
+#[derive(Clone, Copy, Debug)]
+pub struct Stopwatch(tokio::time::Instant);
+
+impl Stopwatch {
+    /// Starts now.
+    pub fn start() -> Stopwatch {
+        Stopwatch(tokio::time::Instant::now())
+    }
+
+    /// Since the start.
+    pub fn elapsed(&self) -> Duration {
+        self.0.elapsed()
+    }
+}

@@ -7,6 +7,14 @@ use std::path::{Path, PathBuf};
 use crate::clock::Duration;
 use crate::key::Prefix;
 
+mod destination;
+mod memory;
+pub mod units;
+
+pub use destination::Placeholders;
+pub use memory::{LEAST_BYTES, MemorySource, memory_budget};
+pub use units::{parse_duration, parse_size, show_duration, show_size};
+
 /// Where the results go.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Destination {

@@ -262,6 +262,71 @@ impl AppendFile {
     }
 }
 
+// What the journal needs beyond that: reading line by line, replacing by a stream, syncing beside the writer.
+
+impl ReadFile {
+    /// Its bytes from the front, through a buffer.
+    pub fn reader(&self) -> impl io::BufRead + '_ {
+        io::BufReader::with_capacity(256 * 1024, &self.file)
+    }
+}
+
+impl AppendFile {
+    /// Its length in bytes.
+    pub fn len_bytes(&self) -> io::Result<u64> {
+        Ok(self.file.metadata()?.len())
+    }
+
+    /// A second descriptor through which another thread makes durable what has been appended so far.
+    pub fn sync_handle(&self) -> io::Result<SyncHandle> {
+        Ok(SyncHandle { file: self.file.try_clone()? })
+    }
+}
+
+/// Makes a file durable without holding its writer.
+#[derive(Debug)]
+pub struct SyncHandle {
+    file: File,
+}
+
+impl SyncHandle {
+    /// Blocks until what was appended before this handle was made outlives the node.
+    pub fn sync(&self) -> io::Result<()> {
+        self.file.sync_data()
+    }
+}
+
+/// Replaces `path` by what `write` streams, whole or not at all, and durable once this returns. The temporary's name is
+/// fixed (`<name>.tmp`), so that crashes leave at most one: only for files that a lock gives to one process.
+pub fn replace_with(path: &Path, write: impl FnOnce(&mut dyn io::Write) -> io::Result<()>) -> io::Result<()> {
+    let mut name = path.as_os_str().to_owned();
+    name.push(".tmp");
+    let temporary = PathBuf::from(name);
+    let written = (|| {
+        remove_file(&temporary)?;
+        let file = OpenOptions::new().write(true).create_new(true).mode(Mode::from(0o640).bits()).open(&temporary)?;
+        let mut file = io::BufWriter::with_capacity(256 * 1024, file);
+        write(&mut file)?;
+        file.into_inner().map_err(io::IntoInnerError::into_error)?.sync_all()?;
+        rename(&temporary, path)
+    })();
+    if written.is_err() {
+        let _ = std::fs::remove_file(&temporary);
+    }
+    written
+}
+
+/// Gives a file another name in the same file system, over whatever had that name, durable once this returns.
+pub fn rename(from: &Path, to: &Path) -> io::Result<()> {
+    std::fs::rename(from, to)?;
+    sync_directory(to.parent().filter(|p| !p.as_os_str().is_empty()).unwrap_or(Path::new(".")))
+}
+
+/// Makes the names in a directory outlive the node.
+pub fn sync_directory(directory: &Path) -> io::Result<()> {
+    File::open(directory)?.sync_all()
+}
+
 /// Reads a whole small file that the user named, links followed; at most `limit_bytes` of it.
 ///
 /// # Errors

@@ -48,12 +48,6 @@ impl std::error::Error for Reset {}
 pub(crate) struct ResetFlag(Arc<AtomicBool>);
 
 impl ResetFlag {
-    pub fn raised() -> ResetFlag {
-        let flag = ResetFlag::default();
-        flag.raise();
-        flag
-    }
-
     pub fn raise(&self) -> Reset {
         self.0.store(true, Ordering::SeqCst);
         Reset

@@ -24,9 +24,13 @@
 //! # }
 //! ```
 
+#![warn(missing_docs)]
+
+// To start one, and to look into it.
 mod options;
 mod server;
 
+// Around S3: connections, faults, books.
 mod clock;
 mod faults;
 mod front;
@@ -35,6 +39,7 @@ mod listener;
 mod operation;
 mod traffic;
 
+// S3: what is asked, what is checked, what is answered.
 mod checksum;
 mod conditions;
 mod discard;
@@ -42,6 +47,7 @@ mod ingest;
 mod listing;
 mod s3;
 
+// What is kept.
 mod store;
 
 pub use checksum::{Algorithm, Checksum};

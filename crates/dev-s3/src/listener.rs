@@ -23,12 +23,7 @@ pub(crate) async fn listen(listener: TcpListener, front: Arc<Front>, mut stop: w
             () = is_on(&mut stop) => break,
             accepted = listener.accept() => match accepted {
                 Ok((stream, _)) => {
-                    let cut_off = *outage.borrow();
-                    if cut_off {
-                        drop(Socket::new(stream, ResetFlag::raised()));
-                    } else {
-                        connections.spawn(serve(stream, Arc::clone(&front), outage.clone()));
-                    }
+                    connections.spawn(serve(stream, Arc::clone(&front), outage.clone()));
                 }
                 // Out of descriptors, most likely: what is open may end meanwhile.
                 Err(_) => tokio::time::sleep(Duration::from_millis(10)).await,
@@ -43,18 +38,23 @@ async fn serve(stream: TcpStream, front: Arc<Front>, mut outage: watch::Receiver
     // Answers are small and complete: waiting for more to send with them would only be a delay.
     let _ = stream.set_nodelay(true);
     let reset = ResetFlag::default();
-    let socket = TokioIo::new(Socket::new(stream, reset.clone()));
+    let socket = TokioIo::new(Socket {
+        stream,
+        reset: reset.clone(),
+    });
     let service = service_fn(|request| {
         let (front, reset) = (Arc::clone(&front), reset.clone());
         async move { front.answer(request, &reset).await }
     });
     let connection = http1::Builder::new().header_read_timeout(None).serve_connection(socket, service);
     tokio::select! {
-        // A client that goes away is no news.
-        _ = connection => {}
+        // In this order, so that a connection that comes during an outage is not read from at all.
+        biased;
         () = is_on(&mut outage) => {
             reset.raise();
         }
+        // A client that goes away is no news.
+        _ = connection => {}
     }
 }
 
@@ -69,12 +69,6 @@ async fn is_on(switch: &mut watch::Receiver<bool>) {
 struct Socket {
     stream: TcpStream,
     reset: ResetFlag,
-}
-
-impl Socket {
-    fn new(stream: TcpStream, reset: ResetFlag) -> Socket {
-        Socket { stream, reset }
-    }
 }
 
 impl Drop for Socket {

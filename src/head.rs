@@ -1,1 +1,0 @@
-//! The head: the one small object that changes meaning, by compare-and-swap.

@@ -1,1 +1,0 @@
-//! The manifest: the end of a run, every file with its digest.

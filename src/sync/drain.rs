@@ -1,0 +1,69 @@
+//! Drain: sends what is left, without waiting for anything to settle, until a scan equals what was sent.
+
+use crate::clock::{self, Instant};
+use crate::stage::Stage;
+use crate::store::retry::Until;
+
+use super::{Engine, Trouble};
+
+impl Engine {
+    /// Drains, until `deadline` at the latest. Changes later than `ended_at_ns` (wall clock) plus the quiet time are not
+    /// waited for. What could not be sent is in `missing` afterwards; what must be up is in `present`.
+    pub(super) async fn drain(&mut self, ended_at_ns: i64, deadline: Option<Instant>) {
+        self.metrics.stage(Stage::Drain);
+        self.patience.set(deadline.map_or(Until::Forever, Until::Deadline));
+        self.rules.draining = true;
+        let quiet_ns = i64::try_from(self.config.quiet.as_nanos()).unwrap_or(i64::MAX);
+        self.quiet_until_ns = ended_at_ns.saturating_add(quiet_ns);
+        self.given_up.clear();
+        loop {
+            self.scanning.again = None;
+            while self.scanning.running.is_some() && !self.is_over(deadline) {
+                // A scan that began before the end marker was seen proves nothing; wait it out.
+                self.step(deadline).await;
+            }
+            self.dirty = false;
+            self.rescan("drain");
+            self.dispatch();
+            while (self.scanning.running.is_some() || !self.pending.is_empty()) && !self.is_over(deadline) {
+                self.step(deadline).await;
+            }
+            if self.is_over(deadline) {
+                self.cut(deadline).await;
+                return;
+            }
+            if !self.dirty {
+                return;
+            }
+        }
+    }
+
+    /// Back to following, for a new attempt.
+    pub(super) fn follow_on(&mut self) {
+        self.rules.draining = false;
+        self.given_up.clear();
+        self.present = Vec::new();
+        self.patience.set(Until::Forever);
+    }
+
+    fn is_over(&self, deadline: Option<Instant>) -> bool {
+        self.stop.is_some() || deadline.is_some_and(|at| clock::now() >= at)
+    }
+
+    /// The time is over: ends the jobs that run and lists what they and the rest leave undone.
+    async fn cut(&mut self, deadline: Option<Instant>) {
+        self.jobs.abort_all();
+        while self.jobs.join_next().await.is_some() {}
+        while let Ok(progress) = self.progress.try_recv() {
+            self.on_progress(progress);
+        }
+        let why = if deadline.is_some_and(|at| clock::now() >= at) { "not uploaded in time" } else { "not uploaded" };
+        let left: Vec<_> = self.pending.iter().map(|(key, _)| key.clone()).collect();
+        for key in left {
+            self.pending.remove(&key);
+            let trouble = Trouble { why: why.to_owned(), scan: self.scanning.last };
+            self.missing.entry(key.to_string()).or_insert(trouble);
+        }
+        self.journal.flush();
+    }
+}

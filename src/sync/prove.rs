@@ -1,0 +1,244 @@
+//! Prove: the bucket's own listing must say what the journal says, for every file that the last scan saw. Then the
+//! manifest, the head's swap, and the marker last of all.
+
+use std::collections::HashMap;
+
+use crate::clock::{self, Instant};
+use crate::digest::Sha256;
+use crate::exit::{Ending, ExitCode};
+use crate::head::{LeaseError, Outcome, RunEnd};
+use crate::journal::{Ended, Journal};
+use crate::key::Key;
+use crate::manifest::{Absent, Facts, ManifestWriter, MarkerFacts, TreeDigest};
+use crate::marker::{Marker, MarkerKind};
+use crate::stage::Stage;
+use crate::store::inventory::inventory;
+use crate::store::{Body, Condition, ETag, ErrorKind, Listed, SharedStore, StoreError, WriteOptions, Written};
+
+use super::recover::Remote;
+use super::{Engine, Trouble, recover};
+
+/// How often a difference is mended before it is reported.
+const ROUNDS: u32 = 3;
+
+/// What a listing shows other than it should.
+#[derive(Debug)]
+pub(super) struct Difference {
+    /// The file.
+    pub key: Key,
+    /// What is there instead; `None`: nothing.
+    pub listed: Option<Listed>,
+}
+
+/// Compares `present` (sorted) with the bucket's listing: key, size and ETag must be what the writes returned.
+pub(super) async fn compare(
+    store: &SharedStore,
+    journal: &Journal,
+    present: &[Key],
+) -> Result<Vec<Difference>, StoreError> {
+    let names: Vec<&str> = present.iter().map(Key::as_str).collect();
+    let differences = compare_by(store, journal, present, &names).await?;
+    if differences.is_empty() {
+        return Ok(differences);
+    }
+    // Before a difference counts, it must also show in one listing from front to back.
+    compare_by(store, journal, present, &[]).await
+}
+
+async fn compare_by(
+    store: &SharedStore,
+    journal: &Journal,
+    present: &[Key],
+    borders: &[&str],
+) -> Result<Vec<Difference>, StoreError> {
+    let index: HashMap<&str, usize> = present.iter().enumerate().map(|(at, key)| (key.as_str(), at)).collect();
+    let mut matched = vec![false; present.len()];
+    let mut other: HashMap<usize, Listed> = HashMap::new();
+    inventory(store, borders, |listed| {
+        let Some(&at) = index.get(listed.key.as_str()) else { return };
+        let up = journal.get(listed.key.as_str());
+        if up.is_some_and(|up| up.stat.size == listed.size_bytes && up.etag == listed.etag) {
+            matched[at] = true;
+        } else {
+            other.insert(at, listed);
+        }
+    })
+    .await?;
+    let unmatched = matched.iter().enumerate().filter(|(_, matched)| !**matched);
+    Ok(unmatched.map(|(at, _)| Difference { key: present[at].clone(), listed: other.remove(&at) }).collect())
+}
+
+/// The digest of everything that a run ends with: equal digests mean equal trees. Both lists are sorted.
+pub(super) fn tree_digest<'a>(
+    journal: &Journal,
+    present: &[Key],
+    links: impl Iterator<Item = (&'a Key, &'a Key)>,
+) -> Sha256 {
+    let mut tree = TreeDigest::default();
+    for key in present {
+        if let Some(up) = journal.get(key.as_str()) {
+            tree.file(key, up.stat.size, &up.digest);
+        }
+    }
+    for (key, target) in links {
+        tree.link(key, target);
+    }
+    tree.finish()
+}
+
+impl Engine {
+    /// Proves that everything present is in the bucket, mending what isn't; then writes the verdict.
+    ///
+    /// `outcome` is what the run ends with if nothing is missing. Returns how the process should end; the head stays ours.
+    pub(super) async fn prove(
+        &mut self,
+        outcome: Outcome,
+        marker: Option<&Marker>,
+        ended_at_ns: i64,
+        deadline: Option<Instant>,
+    ) -> Ending {
+        for round in 1.. {
+            self.metrics.stage(Stage::Prove);
+            if let Some(ending) = self.stop.take() {
+                return ending.with_details(self.missing_lines());
+            }
+            self.present.sort_unstable();
+            self.present.dedup();
+            let journal = &self.journal;
+            // What never came up is listed as missing already.
+            self.present.retain(|key| journal.get(key.as_str()).is_some());
+            let differences = match compare(&self.store, &self.journal, &self.present).await {
+                Ok(differences) => differences,
+                Err(error) => return Ending::from_store_error(&error).with_details(self.missing_lines()),
+            };
+            if differences.is_empty() {
+                break;
+            }
+            let late = deadline.is_some_and(|at| clock::now() >= at);
+            if round == ROUNDS || late {
+                let lines = differences.iter().map(|d| format!("{}: {}", d.key, describe(d))).collect();
+                return Ending::new(ExitCode::Differs, "the bucket does not hold what was sent")
+                    .with_details(lines)
+                    .with_hint("somebody else changes objects below this prefix; give the job a prefix of its own");
+            }
+            for difference in differences {
+                tracing::warn!(path = %difference.key, "in the bucket {}: sending it again", describe(&difference));
+                self.journal.forget(difference.key.as_str());
+                if let Some(listed) = difference.listed {
+                    let remote = Remote { size_bytes: listed.size_bytes, etag: listed.etag, digest: None };
+                    self.remote.insert(difference.key, remote);
+                }
+            }
+            self.drain(ended_at_ns, deadline).await;
+        }
+        match self.write_verdict(outcome, marker).await {
+            Ok(ending) => ending,
+            Err(LeaseError::Store(error)) => Ending::from_store_error(&error).with_details(self.missing_lines()),
+            Err(error) => Ending::from_lease_error(&error),
+        }
+    }
+
+    /// Manifest, then the head's swap, then the marker: each only if the one before is there.
+    async fn write_verdict(&mut self, outcome: Outcome, marker: Option<&Marker>) -> Result<Ending, LeaseError> {
+        let complete = self.missing.is_empty();
+        // A marker in the bucket says that everything is there; where it isn't, there is none, and the manifest tells.
+        let outcome = match outcome {
+            Outcome::Succeeded | Outcome::Synced if !complete => Outcome::Interrupted,
+            other => other,
+        };
+        let (etag, tree) = self.write_manifest(outcome, marker).await?;
+        let end = RunEnd {
+            outcome,
+            manifest: etag.clone(),
+            marker: marker.map(|m| m.identity),
+            pod_uid: self.config.pod_uid.clone(),
+            at: clock::timestamp(),
+        };
+        let in_head = end.clone();
+        self.hold.update(move |head| head.ended = Some(in_head)).await?;
+        if let Some(marker) = marker.filter(|m| complete || m.kind == MarkerKind::Failed) {
+            put_over(&self.store, &marker.kind.key(), Body::hashed(marker.bytes.clone())).await?;
+        }
+        self.run_end = Some(end);
+        self.verdict_stands = true;
+        self.marker_gone = false;
+        self.journal.set_ended(Some(Ended { run: self.run, manifest_etag: etag, tree, outcome }));
+        self.journal.flush();
+        Ok(self.ending(outcome))
+    }
+
+    async fn write_manifest(
+        &mut self,
+        outcome: Outcome,
+        marker: Option<&Marker>,
+    ) -> Result<(ETag, Sha256), LeaseError> {
+        let head = self.hold.head().await?;
+        let facts = Facts {
+            schema: crate::manifest::SCHEMA,
+            run: self.run,
+            generation: head.generation,
+            outcome,
+            holder: head.holder.unwrap_or_else(|| recover::holder(&self.config, &self.journal)),
+            marker: marker.map(MarkerFacts::from),
+            started_at: self.started_at.clone(),
+            ended_at: clock::timestamp(),
+            figures: self.metrics.snapshot().figures(),
+        };
+        let mut writer = ManifestWriter::new(&facts, self.present.len());
+        for key in &self.present {
+            if let Some(up) = self.journal.get(key.as_str()) {
+                writer.file(key, up.stat.size, &up.digest, &up.etag, up.link.as_ref());
+            }
+        }
+        for (key, (target, _)) in &self.links {
+            writer.link(key, target);
+        }
+        let absent = |(path, trouble): (&String, &Trouble)| Absent { path: path.clone(), why: trouble.why.clone() };
+        self.skipped.iter().map(absent).for_each(|entry| writer.skipped(&entry));
+        self.missing.iter().map(absent).for_each(|entry| writer.missing(&entry));
+        let finished = writer.finish(self.files_sent, self.bytes_sent);
+        let written = put_over(&self.store, &crate::manifest::key(), Body::hashed(finished.bytes)).await?;
+        Ok((written.etag, finished.tree))
+    }
+
+    fn ending(&self, outcome: Outcome) -> Ending {
+        let files = self.present.len();
+        let bytes: u64 = self.present.iter().filter_map(|k| self.journal.get(k.as_str())).map(|up| up.stat.size).sum();
+        let what = format!(
+            "{files} files, {} in {}, checked; {} files, {} sent",
+            crate::config::units::show_size(bytes),
+            self.store.url(),
+            self.files_sent,
+            crate::config::units::show_size(self.bytes_sent),
+        );
+        let missing = self.missing_lines();
+        let summary = if missing.is_empty() { what } else { format!("{} files are missing; {what}", missing.len()) };
+        let (code, word) = match outcome {
+            Outcome::Succeeded => (ExitCode::Proven, "succeeded"),
+            Outcome::Synced => (ExitCode::Proven, "synced"),
+            Outcome::Failed => (ExitCode::TrainerFailed, "the trainer failed"),
+            Outcome::Lost => (ExitCode::TrainerLost, "the trainer is lost"),
+            Outcome::Interrupted => (ExitCode::Incomplete, "interrupted"),
+        };
+        Ending::new(code, format!("{word}: {summary}")).with_details(missing)
+    }
+}
+
+/// Writes a control object over whatever is there: the head decides who may.
+async fn put_over(store: &SharedStore, key: &Key, body: Body) -> Result<Written, StoreError> {
+    let mut tries = 0;
+    loop {
+        let options = WriteOptions { content_type: Some("application/json"), ..WriteOptions::when(Condition::None) };
+        match store.put(key, body.clone(), options).await {
+            Err(error) if error.kind == ErrorKind::Corrupt && tries < ROUNDS => tries += 1,
+            other => return other,
+        }
+    }
+}
+
+fn describe(difference: &Difference) -> String {
+    match &difference.listed {
+        None => "it is not there".to_owned(),
+        Some(listed) => format!("there is another version ({} bytes, ETag {})", listed.size_bytes, listed.etag),
+    }
+}

@@ -1,0 +1,715 @@
+//! Upload: one version of one file into one object, checked on the way.
+//!
+//! Invariants: a file is read through one descriptor, and its version is the same before and after; bytes are hashed once,
+//! and the store refuses what does not match; a write is conditional on what is known to be there. A multipart upload that
+//! an earlier process left is continued: parts whose digests match what is on disk are not sent again.
+
+use std::collections::BTreeMap;
+use std::io;
+use std::path::PathBuf;
+use std::sync::Arc;
+
+use tokio::sync::mpsc;
+use tokio::task::JoinSet;
+
+use crate::clock;
+use crate::digest::{self, Digest, Hasher, Sha256};
+use crate::disk::{ReadFile, Stat};
+use crate::journal::{OpenUpload, Uploaded};
+use crate::key::Key;
+use crate::metrics::{FileProgress, Metrics};
+use crate::store::{
+    Body, BodySource, Condition, ETag, ErrorKind, Meta, SharedStore, StoreError, StoredPart, UploadId, WriteOptions,
+    Written,
+};
+use crate::sync::buffers::Buffers;
+use crate::sync::commit::Hold;
+
+/// A file system's clock may tick this slowly: what was read sooner after a change is hashed once more.
+pub const YOUNG_NS: i64 = 2_000_000_000;
+
+/// Read and hash in pieces that stay in the processor's cache.
+const PIECE_BYTES: usize = 256 * 1024;
+
+/// The metadata that tells our own completed upload from somebody else's object.
+const NONCE: &str = "chiefsync-upload";
+
+/// How often bytes that arrived damaged, or an object that somebody else changed, are tried again.
+const TRIES: u32 = 4;
+
+/// What to send.
+#[derive(Clone, Debug)]
+pub struct Job {
+    /// The object.
+    pub key: Key,
+    /// The file, with no link at its end.
+    pub path: PathBuf,
+    /// The version that was seen.
+    pub stat: Stat,
+    /// Whether the file may grow while it is read: then what was there at the start goes up.
+    pub growing: bool,
+    /// What to do before sending.
+    pub first: First,
+    /// The object that is known to be there; `None`: none is.
+    pub there: Option<ETag>,
+    /// A multipart upload that an earlier try began.
+    pub resume: Option<OpenUpload>,
+    /// The link's target, if the object is made from another one.
+    pub link: Option<Key>,
+    /// Nothing that changes from now on is promised: what is read now needs no second look.
+    pub last_look: bool,
+}
+
+/// What is done before bytes are sent, because perhaps none need be.
+#[derive(Clone, Debug)]
+pub enum First {
+    /// Nothing: the content is new.
+    Send,
+    /// Compare with the version that is up.
+    Compare(Uploaded),
+    /// Hash the leading parts that were read too soon after a change.
+    Recheck(Uploaded),
+    /// Compare with an object that is known by a listing only.
+    Rebuild {
+        /// The listed object.
+        etag: ETag,
+        /// Its digest, if an earlier manifest tells; else a HEAD is asked for the checksum.
+        digest: Option<Digest>,
+    },
+    /// Copy the target's object on the server.
+    Copy {
+        /// The object to copy.
+        source: Key,
+        /// What is known of it.
+        uploaded: Uploaded,
+    },
+}
+
+/// How a job ended.
+#[derive(Debug)]
+pub enum Outcome {
+    /// The bytes are there.
+    Sent(Uploaded),
+    /// The bytes were there already.
+    Same(Uploaded),
+    /// The file changed while it was read: look again.
+    Changed,
+    /// The file is gone.
+    Gone,
+    /// The file can't be read.
+    Unreadable(String),
+    /// The prefix belongs to somebody else now.
+    Superseded(String),
+    /// The store refused or stayed away.
+    Failed(StoreError),
+}
+
+/// What the journal should know before a job ends.
+#[derive(Debug)]
+pub enum Progress {
+    /// A multipart upload has a name.
+    Begun(Key, OpenUpload),
+    /// The store holds a part.
+    Part(Key, StoredPart, Sha256),
+    /// The upload is over: completed or thrown away.
+    Over(Key),
+}
+
+/// What one job and the next share.
+pub struct Uploader {
+    /// Where to.
+    pub store: SharedStore,
+    /// The parts' memory.
+    pub buffers: Buffers,
+    /// What is counted.
+    pub metrics: Arc<Metrics>,
+    /// Whether writes are conditional.
+    pub fence: bool,
+    /// Whether the store refuses bytes that don't match their digest; if not, they are read back.
+    pub verified_by_store: bool,
+    /// Our hold on the prefix, asked when a condition fails.
+    pub hold: Hold,
+    /// Where progress goes.
+    pub progress: mpsc::Sender<Progress>,
+}
+
+enum Stop {
+    Changed,
+    Io(io::Error),
+    Store(StoreError),
+    Superseded(String),
+}
+
+impl From<io::Error> for Stop {
+    fn from(error: io::Error) -> Stop {
+        Stop::Io(error)
+    }
+}
+
+impl From<StoreError> for Stop {
+    fn from(error: StoreError) -> Stop {
+        Stop::Store(error)
+    }
+}
+
+/// A part in memory, or the place where it can be read again.
+struct Part {
+    body: Body,
+    young: bool,
+}
+
+impl Uploader {
+    /// Does the job. Never panics on what the volume or the bucket holds.
+    pub async fn run(&self, job: Job) -> Outcome {
+        match self.try_run(&job).await {
+            Ok(outcome) => outcome,
+            Err(Stop::Changed) => Outcome::Changed,
+            Err(Stop::Superseded(by)) => Outcome::Superseded(by),
+            Err(Stop::Store(error)) => Outcome::Failed(error),
+            Err(Stop::Io(error)) => match error.kind() {
+                io::ErrorKind::NotFound => Outcome::Gone,
+                // The path is something else now: a directory, a FIFO, a link (ELOOP). A look will tell.
+                io::ErrorKind::InvalidInput => Outcome::Changed,
+                _ if error.raw_os_error() == Some(rustix::io::Errno::LOOP.raw_os_error()) => Outcome::Changed,
+                _ => Outcome::Unreadable(error.to_string()),
+            },
+        }
+    }
+
+    async fn try_run(&self, job: &Job) -> Result<Outcome, Stop> {
+        if let First::Copy { source, uploaded } = &job.first {
+            match self.copy(job, source, uploaded).await {
+                Err(Stop::Store(e))
+                    if matches!(e.kind, ErrorKind::Unsupported | ErrorKind::Refused | ErrorKind::Missing) => {}
+                other => return other,
+            }
+        }
+        if job.stat.size <= digest::MIN_PART_BYTES && self.buffers.fits(job.stat.size) {
+            self.run_single(job).await
+        } else {
+            self.run_parts(job).await
+        }
+    }
+
+    /// A file of one part: read once into memory, hashed, sent.
+    async fn run_single(&self, job: &Job) -> Result<Outcome, Stop> {
+        let mut buffer = self.buffers.take(job.stat.size).await;
+        let (path, expected, growing, metrics) = (job.path.clone(), job.stat, job.growing, Arc::clone(&self.metrics));
+        let (bytes, sha256, young) = blocking(move || {
+            let started = clock::now();
+            let file = ReadFile::open(&path)?;
+            check_before(&file, &expected, growing)?;
+            let read_at_ns = clock::wall_ns();
+            let sha256 = fill(&file, buffer.as_mut_slice(), 0)?;
+            check_after(&file, &expected, growing)?;
+            metrics.read_time(started.elapsed());
+            Ok::<_, Stop>((buffer.into_bytes(), sha256, read_at_ns < expected.ctime_ns.saturating_add(YOUNG_NS)))
+        })
+        .await?;
+        let digest = Digest::One(sha256);
+        let young_parts = u32::from(young && !job.last_look);
+        if let Some(etag) = self.is_there_already(job, &digest).await? {
+            return Ok(Outcome::Same(uploaded(job, digest, etag, young_parts)));
+        }
+        let progress = self.metrics.begin_file(&job.key, job.stat.size);
+        let body = Body::bytes(bytes, sha256);
+        let started = clock::now();
+        let written = self
+            .write(job, &digest, None, |condition| {
+                self.store.put(&job.key, body.clone(), WriteOptions::when(condition))
+            })
+            .await?;
+        self.metrics.send_time(started.elapsed());
+        self.metrics.sent(job.stat.size);
+        progress.advance(job.stat.size);
+        Ok(Outcome::Sent(uploaded(job, digest, written.etag, young_parts)))
+    }
+
+    /// A file of several parts, or one too large for the memory budget.
+    async fn run_parts(&self, job: &Job) -> Result<Outcome, Stop> {
+        let (path, expected, growing) = (job.path.clone(), job.stat, job.growing);
+        let file = blocking(move || {
+            let file = ReadFile::open(&path)?;
+            check_before(&file, &expected, growing)?;
+            file.advise_sequential();
+            Ok::<_, Stop>(Arc::new(file))
+        })
+        .await?;
+        if let Some(outcome) = self.compare_on_disk(job, &file).await? {
+            return Ok(outcome);
+        }
+        if digest::part_count(job.stat.size) == 1 {
+            return self.send_streamed(job, &file).await;
+        }
+        let progress = Arc::new(self.metrics.begin_file(&job.key, job.stat.size));
+        for _ in 0..TRIES {
+            let (id, nonce, stored) = self.open_upload(job).await?;
+            let (parts, digest, young_parts) = match self.send_parts(job, &file, &id, stored, &progress).await {
+                // The upload is gone: expired, or aborted by a lifecycle rule. Begin another.
+                Err(Stop::Store(e)) if e.kind == ErrorKind::Missing => {
+                    self.tell(Progress::Over(job.key.clone())).await;
+                    continue;
+                }
+                other => other?,
+            };
+            let (again, expected) = (Arc::clone(&file), job.stat);
+            blocking(move || check_after(&again, &expected, growing)).await?;
+            let written = self
+                .write(job, &digest, Some(&nonce), |condition| self.store.complete(&job.key, &id, &parts, condition))
+                .await;
+            let written = match written {
+                Err(Stop::Store(e)) if e.kind == ErrorKind::Missing => {
+                    self.tell(Progress::Over(job.key.clone())).await;
+                    continue;
+                }
+                other => other?,
+            };
+            self.tell(Progress::Over(job.key.clone())).await;
+            return Ok(Outcome::Sent(uploaded(job, digest, written.etag, if job.last_look { 0 } else { young_parts })));
+        }
+        Err(Stop::Store(StoreError::new(
+            ErrorKind::Refused,
+            "CompleteMultipartUpload",
+            job.key.as_str(),
+            format!("the multipart upload disappeared {TRIES} times"),
+        )))
+    }
+
+    /// A single part that no buffer holds: hashed in one pass, streamed in a second through the same descriptor.
+    async fn send_streamed(&self, job: &Job, file: &Arc<ReadFile>) -> Result<Outcome, Stop> {
+        let progress = self.metrics.begin_file(&job.key, job.stat.size);
+        let part = self.read_part(job, file, 0).await?;
+        let digest = Digest::One(part.body.sha256);
+        let written = self
+            .write(job, &digest, None, |condition| {
+                self.store.put(&job.key, part.body.clone(), WriteOptions::when(condition))
+            })
+            .await?;
+        let (again, expected, growing) = (Arc::clone(file), job.stat, job.growing);
+        blocking(move || check_after(&again, &expected, growing)).await?;
+        self.metrics.sent(job.stat.size);
+        progress.advance(job.stat.size);
+        Ok(Outcome::Sent(uploaded(job, digest, written.etag, u32::from(part.young && !job.last_look))))
+    }
+
+    /// Whether a large file is what is up already: hashed until the first part that differs.
+    async fn compare_on_disk(&self, job: &Job, file: &Arc<ReadFile>) -> Result<Option<Outcome>, Stop> {
+        let (known, etag, count) = match &job.first {
+            First::Send | First::Copy { .. } => return Ok(None),
+            First::Compare(known) => (known.digest.clone(), known.etag.clone(), known.digest.parts().len()),
+            First::Recheck(known) => (known.digest.clone(), known.etag.clone(), known.young_parts as usize),
+            First::Rebuild { etag, digest: Some(digest) } => (digest.clone(), etag.clone(), digest.parts().len()),
+            First::Rebuild { etag, digest: None } => {
+                let meta = match self.store.head(&job.key).await {
+                    Err(e) if e.kind == ErrorKind::Missing => return Ok(None),
+                    other => other?,
+                };
+                if meta.etag != *etag || meta.size_bytes != job.stat.size || meta.checksum.is_none() {
+                    return Ok(None);
+                }
+                let digest = self.hash_on_disk(job, file, None).await?;
+                return Ok(digest.filter(|d| Some(d.checksum()) == meta.checksum).map(|digest| {
+                    let young = young_parts_now(job);
+                    Outcome::Same(uploaded(job, digest, meta.etag, young))
+                }));
+            }
+        };
+        if known.parts().len() != digest::part_count(job.stat.size) as usize {
+            return Ok(None);
+        }
+        let same = self.hash_on_disk(job, file, Some((known.clone(), count))).await?.is_some();
+        let young = if matches!(job.first, First::Recheck(_)) { 0 } else { young_parts_now(job) };
+        Ok(same.then(|| Outcome::Same(uploaded(job, known, etag, young))))
+    }
+
+    /// The file's digest; or, with one to compare and a count of leading parts, `None` at the first that differs.
+    async fn hash_on_disk(
+        &self,
+        job: &Job,
+        file: &Arc<ReadFile>,
+        known: Option<(Digest, usize)>,
+    ) -> Result<Option<Digest>, Stop> {
+        let (file, stat, growing, metrics) = (Arc::clone(file), job.stat, job.growing, Arc::clone(&self.metrics));
+        blocking(move || {
+            let started = clock::now();
+            let count = known.as_ref().map_or(digest::part_count(stat.size), |(_, count)| *count as u32);
+            let mut parts = Vec::with_capacity(count as usize);
+            for index in 0..count {
+                let (offset, len) = digest::part_range(stat.size, index);
+                let part = hash(&file, offset, len)?;
+                if known.as_ref().is_some_and(|(digest, _)| digest.parts()[index as usize] != part) {
+                    return Ok(None);
+                }
+                parts.push(part);
+            }
+            check_after(&file, &stat, growing)?;
+            metrics.hash_time(started.elapsed());
+            Ok(Some(known.map_or_else(|| Digest::from(parts), |(digest, _)| digest)))
+        })
+        .await
+    }
+
+    /// Whether a small file, which is in memory already, is what is up.
+    async fn is_there_already(&self, job: &Job, digest: &Digest) -> Result<Option<ETag>, Stop> {
+        Ok(match &job.first {
+            First::Send | First::Copy { .. } => None,
+            First::Compare(known) | First::Recheck(known) => (known.digest == *digest).then(|| known.etag.clone()),
+            First::Rebuild { etag, digest: Some(known) } => (known == digest).then(|| etag.clone()),
+            First::Rebuild { etag, digest: None } => match self.store.head(&job.key).await {
+                Ok(meta) => (meta.etag == *etag && is_ours(&meta, job.stat.size, digest, None)).then_some(meta.etag),
+                Err(e) if e.kind == ErrorKind::Missing => None,
+                Err(e) => return Err(e.into()),
+            },
+        })
+    }
+
+    /// The upload to put parts into: one that an earlier try left, with the parts that the store holds, or a new one.
+    async fn open_upload(&self, job: &Job) -> Result<(UploadId, String, BTreeMap<u32, StoredPart>), Stop> {
+        let mut left: Vec<(UploadId, Option<String>)> = Vec::new();
+        if let Some(resume) = &job.resume {
+            left.push((resume.id.clone(), Some(resume.nonce.clone())));
+        } else {
+            match self.store.list_uploads(&job.key).await {
+                Ok(open) => left.extend(open.into_iter().map(|upload| (upload.id, None))),
+                Err(e) if e.kind == ErrorKind::Unsupported => {}
+                Err(e) => return Err(e.into()),
+            }
+        }
+        // One of those that were left is continued; the head makes all of them ours, so the others are thrown away.
+        let mut found = None;
+        for (id, nonce) in left {
+            if found.is_some() {
+                self.store.abort(&job.key, &id).await?;
+                continue;
+            }
+            match self.store.list_parts(&job.key, &id).await {
+                Ok(parts) => {
+                    let nonce = nonce.unwrap_or_else(|| id.0.clone());
+                    found = Some((id, nonce, parts.into_iter().map(|p| (p.number, p)).collect::<BTreeMap<_, _>>()));
+                }
+                Err(e) if e.kind == ErrorKind::Missing => {}
+                Err(e) => return Err(e.into()),
+            }
+        }
+        let (id, nonce, mut stored) = match found {
+            Some(found) => found,
+            None => {
+                let nonce = crate::journal::random_hex();
+                let options =
+                    WriteOptions { metadata: vec![(NONCE.to_owned(), nonce.clone())], ..WriteOptions::default() };
+                (self.store.create_upload(&job.key, options).await?, nonce, BTreeMap::new())
+            }
+        };
+        // A store that returns no checksums: the journal remembers which part had which digest, by the part's tag.
+        if let Some(resume) = &job.resume {
+            for (number, (part, sha256)) in &resume.parts {
+                if let Some(there) = stored.get_mut(number)
+                    && there.sha256.is_none()
+                    && there.etag == part.etag
+                {
+                    there.sha256 = Some(*sha256);
+                }
+            }
+        }
+        let parts = job.resume.as_ref().filter(|resume| resume.id == id).map(|r| r.parts.clone()).unwrap_or_default();
+        let upload = OpenUpload { stat: job.stat, id: id.clone(), nonce: nonce.clone(), parts };
+        self.tell(Progress::Begun(job.key.clone(), upload)).await;
+        Ok((id, nonce, stored))
+    }
+
+    /// Sends what the store doesn't hold yet, several parts at a time; returns all parts, the digest, and how many
+    /// leading parts were read young.
+    async fn send_parts(
+        &self,
+        job: &Job,
+        file: &Arc<ReadFile>,
+        id: &UploadId,
+        stored: BTreeMap<u32, StoredPart>,
+        progress: &Arc<FileProgress>,
+    ) -> Result<(Vec<StoredPart>, Digest, u32), Stop> {
+        let count = digest::part_count(job.stat.size);
+        let mut digests = vec![None; count as usize];
+        let mut parts = BTreeMap::new();
+        let mut young_parts = 0;
+        let mut sending: JoinSet<Result<(u32, Sha256, StoredPart), StoreError>> = JoinSet::new();
+        let mut index = 0;
+        loop {
+            // Reading waits for a buffer; meanwhile what has arrived is taken in, so that nothing piles up.
+            while let Some(done) = sending.try_join_next() {
+                self.part_arrived(job, done, &mut parts, &mut digests).await?;
+            }
+            if index == count {
+                match sending.join_next().await {
+                    Some(done) => self.part_arrived(job, done, &mut parts, &mut digests).await?,
+                    None => break,
+                }
+                continue;
+            }
+            let part = self.read_part(job, file, index).await?;
+            let (number, sha256, len) = (index + 1, part.body.sha256, part.body.len_bytes);
+            if part.young {
+                young_parts = number;
+            }
+            index += 1;
+            match stored.get(&number) {
+                Some(there) if there.size_bytes == len && there.sha256 == Some(sha256) => {
+                    progress.advance(len);
+                    digests[number as usize - 1] = Some(sha256);
+                    parts.insert(number, there.clone());
+                }
+                _ => {
+                    let (store, key, id) = (Arc::clone(&self.store), job.key.clone(), id.clone());
+                    let (metrics, progress) = (Arc::clone(&self.metrics), Arc::clone(progress));
+                    sending.spawn(async move {
+                        let started = clock::now();
+                        let done = send_part(&store, &key, &id, number, &part.body).await?;
+                        metrics.send_time(started.elapsed());
+                        metrics.sent(len);
+                        progress.advance(len);
+                        Ok((number, sha256, done))
+                    });
+                }
+            }
+        }
+        let digests: Vec<Sha256> = digests.into_iter().flatten().collect();
+        Ok((parts.into_values().collect(), Digest::from(digests), young_parts))
+    }
+
+    async fn part_arrived(
+        &self,
+        job: &Job,
+        done: Result<Result<(u32, Sha256, StoredPart), StoreError>, tokio::task::JoinError>,
+        parts: &mut BTreeMap<u32, StoredPart>,
+        digests: &mut [Option<Sha256>],
+    ) -> Result<(), Stop> {
+        let (number, sha256, part) =
+            done.map_err(|e| Stop::Io(io::Error::other(format!("a part's task ended early: {e}"))))??;
+        digests[number as usize - 1] = Some(sha256);
+        self.tell(Progress::Part(job.key.clone(), part.clone(), sha256)).await;
+        parts.insert(number, part);
+        Ok(())
+    }
+
+    /// Reads and hashes one part: into a buffer, or, if none is large enough, only hashed, to be streamed.
+    async fn read_part(&self, job: &Job, file: &Arc<ReadFile>, index: u32) -> Result<Part, Stop> {
+        let (offset, len) = digest::part_range(job.stat.size, index);
+        let young_until_ns = job.stat.ctime_ns.saturating_add(YOUNG_NS);
+        let (file, metrics) = (Arc::clone(file), Arc::clone(&self.metrics));
+        if self.buffers.fits(len) {
+            let mut buffer = self.buffers.take(len).await;
+            blocking(move || {
+                let (started, young) = (clock::now(), clock::wall_ns() < young_until_ns);
+                let sha256 = fill(&file, buffer.as_mut_slice(), offset)?;
+                metrics.read_time(started.elapsed());
+                Ok(Part { body: Body::bytes(buffer.into_bytes(), sha256), young })
+            })
+            .await
+        } else {
+            blocking(move || {
+                let (started, young) = (clock::now(), clock::wall_ns() < young_until_ns);
+                let sha256 = hash(&file, offset, len)?;
+                metrics.hash_time(started.elapsed());
+                Ok(Part { body: Body { source: BodySource::File { file, offset }, len_bytes: len, sha256 }, young })
+            })
+            .await
+        }
+    }
+
+    /// Makes the object from another one that the store has.
+    async fn copy(&self, job: &Job, source: &Key, from: &Uploaded) -> Result<Outcome, Stop> {
+        let written = self
+            .write(job, &from.digest, None, |condition| {
+                self.store.copy(source, &from.etag, &job.key, WriteOptions::when(condition))
+            })
+            .await?;
+        self.metrics.copied(job.stat.size);
+        Ok(Outcome::Sent(uploaded(job, from.digest.clone(), written.etag, 0)))
+    }
+
+    /// Writes under the condition that what is known to be there is there. A condition that fails is looked into: our own
+    /// earlier try may have been carried out without an answer, somebody may have changed the object, or the whole prefix.
+    async fn write<'a, F>(
+        &self,
+        job: &Job,
+        digest: &Digest,
+        nonce: Option<&str>,
+        mut send: impl FnMut(Condition) -> F,
+    ) -> Result<Written, Stop>
+    where
+        F: Future<Output = Result<Written, StoreError>> + 'a,
+    {
+        let mut there = job.there.clone();
+        let mut last = None;
+        for _ in 0..TRIES {
+            let condition = match (&there, self.fence) {
+                (_, false) => Condition::None,
+                (None, true) => Condition::Absent,
+                (Some(etag), true) => Condition::Matches(etag.clone()),
+            };
+            let error = match send(condition).await {
+                Ok(written) => match self.check_written(job, digest, &written).await {
+                    Ok(()) => return Ok(written),
+                    Err(error) => {
+                        // What is there now is ours, and damaged.
+                        there = Some(written.etag);
+                        error
+                    }
+                },
+                Err(error) => error,
+            };
+            match error.kind {
+                ErrorKind::Fenced | ErrorKind::Missing => match self.store.head(&job.key).await {
+                    Ok(meta) if is_ours(&meta, job.stat.size, digest, nonce) => {
+                        return Ok(Written { etag: meta.etag, checksum: meta.checksum });
+                    }
+                    // The source of a copy or the upload itself is missing, not our condition wrong.
+                    _ if error.kind == ErrorKind::Missing && there.is_none() => return Err(error.into()),
+                    Ok(meta) if there.as_ref() == Some(&meta.etag) => return Err(error.into()),
+                    Ok(meta) => {
+                        self.still_ours(job, "changed by somebody else").await?;
+                        there = Some(meta.etag);
+                    }
+                    Err(e) if e.kind == ErrorKind::Missing && there.is_some() => {
+                        self.still_ours(job, "removed by somebody else").await?;
+                        there = None;
+                    }
+                    Err(e) if e.kind == ErrorKind::Missing => return Err(error.into()),
+                    Err(e) => return Err(e.into()),
+                },
+                ErrorKind::Corrupt => {
+                    tracing::warn!(path = %job.key, error = %error, "bytes arrived damaged; sending them again");
+                }
+                _ => return Err(error.into()),
+            }
+            last = Some(error);
+        }
+        Err(Stop::Store(last.expect("there was a try")))
+    }
+
+    async fn still_ours(&self, job: &Job, what: &str) -> Result<(), Stop> {
+        self.hold.check().await.map_err(Stop::Superseded)?;
+        tracing::warn!(path = %job.key, "the object was {what} while the prefix is ours; writing it again");
+        Ok(())
+    }
+
+    /// Compares what the store says it wrote with what was sent; a store that checks nothing is read back.
+    async fn check_written(&self, job: &Job, digest: &Digest, written: &Written) -> Result<(), StoreError> {
+        let corrupt = |message: String| StoreError::new(ErrorKind::Corrupt, "PutObject", job.key.as_str(), message);
+        // A copy may come out as one part whatever its source was.
+        if job.link.is_none()
+            && let Some(checksum) = &written.checksum
+            && *checksum != digest.checksum()
+        {
+            return Err(corrupt(format!("the store says {checksum}, sent was {}", digest.checksum())));
+        }
+        if !self.verified_by_store {
+            self.read_back(job, digest, &written.etag).await?;
+        }
+        Ok(())
+    }
+
+    async fn read_back(&self, job: &Job, digest: &Digest, etag: &ETag) -> Result<(), StoreError> {
+        use futures_util::StreamExt as _;
+        for (index, expected) in digest.parts().iter().enumerate() {
+            let range = digest::part_range(job.stat.size, u32::try_from(index).unwrap_or(u32::MAX));
+            let mut hasher = Hasher::default();
+            if range.1 > 0 {
+                let mut download = self.store.get(&job.key, Some(range), Some(etag)).await?;
+                while let Some(piece) = download.bytes.next().await {
+                    hasher.update(&piece?);
+                }
+            }
+            if hasher.finish() != *expected {
+                let message = format!("part {} reads back with other bytes", index + 1);
+                return Err(StoreError::new(ErrorKind::Corrupt, "GetObject", job.key.as_str(), message));
+            }
+        }
+        Ok(())
+    }
+
+    async fn tell(&self, progress: Progress) {
+        // The engine is gone only when the process is about to end; the bucket still knows.
+        let _ = self.progress.send(progress).await;
+    }
+}
+
+async fn send_part(
+    store: &SharedStore,
+    key: &Key,
+    id: &UploadId,
+    number: u32,
+    body: &Body,
+) -> Result<StoredPart, StoreError> {
+    let mut tries = 1;
+    loop {
+        match store.put_part(key, id, number, body.clone()).await {
+            Err(e) if e.kind == ErrorKind::Corrupt && tries < TRIES => {
+                tracing::warn!(path = %key, part = number, error = %e, "a part arrived damaged; sending it again");
+                tries += 1;
+            }
+            other => return other,
+        }
+    }
+}
+
+fn uploaded(job: &Job, digest: Digest, etag: ETag, young_parts: u32) -> Uploaded {
+    Uploaded { stat: job.stat, digest, etag, young_parts, link: job.link.clone(), partial: job.growing }
+}
+
+fn young_parts_now(job: &Job) -> u32 {
+    let young = !job.last_look && clock::wall_ns() < job.stat.ctime_ns.saturating_add(YOUNG_NS);
+    if young { digest::part_count(job.stat.size) } else { 0 }
+}
+
+/// Whether an object is what a write of ours would have left.
+fn is_ours(meta: &Meta, size_bytes: u64, digest: &Digest, nonce: Option<&str>) -> bool {
+    let by_nonce = nonce.is_some_and(|n| meta.metadata.iter().any(|(name, value)| name == NONCE && value == n));
+    meta.size_bytes == size_bytes && (by_nonce || meta.checksum.as_deref() == Some(digest.checksum().as_str()))
+}
+
+fn check_before(file: &ReadFile, expected: &Stat, growing: bool) -> Result<(), Stop> {
+    let now = file.stat()?;
+    let grown = growing && now.ino == expected.ino && now.size >= expected.size;
+    if now.same_version(expected) || grown { Ok(()) } else { Err(Stop::Changed) }
+}
+
+fn check_after(file: &ReadFile, expected: &Stat, growing: bool) -> Result<(), Stop> {
+    check_before(file, expected, growing)
+}
+
+/// Fills `buffer` from `offset` and hashes it while it is in the cache.
+fn fill(file: &ReadFile, buffer: &mut [u8], offset: u64) -> Result<Sha256, Stop> {
+    let mut hasher = Hasher::default();
+    let mut at = offset;
+    for piece in buffer.chunks_mut(PIECE_BYTES) {
+        if file.read_at(piece, at)? < piece.len() {
+            return Err(Stop::Changed);
+        }
+        hasher.update(piece);
+        at += piece.len() as u64;
+    }
+    Ok(hasher.finish())
+}
+
+/// Hashes a range without keeping it.
+fn hash(file: &ReadFile, offset: u64, len_bytes: u64) -> Result<Sha256, Stop> {
+    let mut hasher = Hasher::default();
+    let mut piece = vec![0; PIECE_BYTES.min(usize::try_from(len_bytes).unwrap_or(PIECE_BYTES))];
+    let mut done = 0;
+    while done < len_bytes {
+        let want = piece.len().min(usize::try_from(len_bytes - done).unwrap_or(usize::MAX));
+        if file.read_at(&mut piece[..want], offset + done)? < want {
+            return Err(Stop::Changed);
+        }
+        hasher.update(&piece[..want]);
+        done += want as u64;
+    }
+    Ok(hasher.finish())
+}
+
+async fn blocking<T: Send + 'static>(work: impl FnOnce() -> Result<T, Stop> + Send + 'static) -> Result<T, Stop> {
+    match tokio::task::spawn_blocking(work).await {
+        Ok(done) => done,
+        Err(error) => Err(Stop::Io(io::Error::other(format!("reading ended early: {error}")))),
+    }
+}
