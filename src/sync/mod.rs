@@ -287,6 +287,12 @@ impl Engine {
                 let up = self.journal.get(target.as_str()).is_some_and(|up| up.stat.same_version(&stat));
                 if up || self.looker.tree().ignores(target.as_str()) {
                     self.see(key, action, stat, evidence, tick, scan);
+                } else if self.rules.draining
+                    && (self.given_up.contains(target) || self.missing.contains_key(target.as_str()))
+                {
+                    let why = format!("a link to {target}, which is not uploaded");
+                    self.trouble(key.as_str(), why);
+                    self.given_up.insert(key);
                 } else {
                     // Its target goes first; what is left then is a copy on the server.
                     self.dirty = true;
