@@ -8,13 +8,14 @@ use super::{Engine, Trouble};
 
 impl Engine {
     /// Drains, until `deadline` at the latest. Changes later than `ended_at_ns` (wall clock) plus the quiet time are not
-    /// waited for. What could not be sent is in `missing` afterwards; what must be up is in `present`.
+    /// waited for; where the volume's clock is ahead of ours, what the first scan finds there moves that moment. What could not be sent is in `missing` afterwards; what must be up is in `present`.
     pub(super) async fn drain(&mut self, ended_at_ns: i64, deadline: Option<Instant>) {
         self.metrics.stage(Stage::Drain);
         self.patience.set(deadline.map_or(Until::Forever, Until::Deadline));
         self.rules.draining = true;
         let quiet_ns = i64::try_from(self.config.quiet.as_nanos()).unwrap_or(i64::MAX);
-        self.quiet_until_ns = ended_at_ns.saturating_add(quiet_ns);
+        self.quiet_until_ns = None;
+        self.newest_change_ns = ended_at_ns;
         self.given_up.clear();
         loop {
             self.scanning.again = None;
@@ -25,6 +26,10 @@ impl Engine {
             self.dirty = false;
             self.rescan("drain");
             self.dispatch();
+            while self.scanning.running.is_some() && !self.is_over(deadline) {
+                self.step(deadline).await;
+            }
+            self.quiet_until_ns.get_or_insert(self.newest_change_ns.saturating_add(quiet_ns));
             while (self.scanning.running.is_some() || !self.pending.is_empty()) && !self.is_over(deadline) {
                 self.step(deadline).await;
             }

@@ -27,6 +27,7 @@ use crate::store::{ErrorKind, SharedStore};
 
 pub mod buffers;
 pub mod commit;
+pub mod forecast;
 pub mod inotify;
 pub mod look;
 pub mod order;
@@ -45,6 +46,7 @@ pub use follow::watch;
 pub use once::{PlanLine, dry_run, sync};
 
 use commit::Hold;
+use forecast::Forecast;
 use look::{Evidence, Look, Looker, Looks};
 use plan::{Action, Rules, decide};
 use recover::Remote;
@@ -154,8 +156,10 @@ pub(crate) struct Engine {
     dirty: bool,
     /// While draining: what was given up; it stays missing.
     given_up: HashSet<Key>,
-    /// Changes of files after this moment (wall clock, ns) are too late to be promised.
-    quiet_until_ns: i64,
+    /// While draining: changes of files after this moment (the volume's clock, ns) are too late to be promised.
+    quiet_until_ns: Option<i64>,
+    /// While draining: the latest change that the first scan saw, by the volume's clock.
+    newest_change_ns: i64,
 
     marker: Option<Marker>,
     passed: Vec<MarkerIdentity>,
@@ -170,6 +174,9 @@ pub(crate) struct Engine {
     stop_signal: Option<ExitCode>,
     files_sent: u64,
     bytes_sent: u64,
+    forecast: Forecast,
+    next_forecast: Instant,
+    behind: bool,
 }
 
 impl Engine {
@@ -282,6 +289,12 @@ impl Engine {
                 let up = self.journal.get(target.as_str()).is_some_and(|up| up.stat.same_version(&stat));
                 if up || self.looker.tree().ignores(target.as_str()) {
                     self.see(key, action, stat, evidence, tick, scan);
+                } else if self.rules.draining
+                    && (self.given_up.contains(target) || self.missing.contains_key(target.as_str()))
+                {
+                    let why = format!("a link to {target}, which is not uploaded");
+                    self.trouble(key.as_str(), why);
+                    self.given_up.insert(key);
                 } else {
                     // Its target goes first; what is left then is a copy on the server.
                     self.dirty = true;
@@ -302,7 +315,8 @@ impl Engine {
             if self.given_up.contains(&key) {
                 return;
             }
-            if stat.ctime_ns > self.quiet_until_ns {
+            self.newest_change_ns = self.newest_change_ns.max(stat.ctime_ns);
+            if self.quiet_until_ns.is_some_and(|until| stat.ctime_ns > until) {
                 let quiet = self.config.quiet.as_secs_f32();
                 self.trouble(key.as_str(), format!("still changes more than {quiet} s after the end"));
                 self.pending.remove(&key);
@@ -431,11 +445,31 @@ impl Engine {
         }
         let (files, bytes) = self.pending.count();
         self.metrics.queue(files, bytes);
+        self.metrics.found(self.files_sent + files, self.bytes_sent + bytes);
         self.metrics.oldest_unsynced(self.pending.oldest(now));
+        if now >= self.next_forecast {
+            self.next_forecast = now + GAUGE_INTERVAL;
+            self.look_ahead(now, bytes);
+        }
         if self.jobs.is_empty() {
             // Nothing is stuck when nothing is to be done.
             self.metrics.progress_beat();
         }
+    }
+
+    /// Whether saves come faster than uploads: said when it begins and when it ends.
+    fn look_ahead(&mut self, now: Instant, waiting_bytes: u64) {
+        let sent_bytes = self.metrics.sent_bytes_total();
+        let behind = self.forecast.take(now, self.pending.noticed_bytes(), sent_bytes, waiting_bytes);
+        self.metrics.falling_behind(behind);
+        match behind {
+            Some(left) if !self.behind => {
+                tracing::warn!(waiting_bytes, seconds = left.as_secs(), "falling behind: more comes than goes");
+            }
+            None if self.behind => tracing::info!("keeping up again"),
+            _ => {}
+        }
+        self.behind = behind.is_some();
     }
 
     fn on_signal(&mut self) {

@@ -105,8 +105,15 @@ impl Engine {
             self.present.sort_unstable();
             self.present.dedup();
             let journal = &self.journal;
-            // What never came up is listed as missing already.
-            self.present.retain(|key| journal.get(key.as_str()).is_some());
+            let (up, lost) =
+                std::mem::take(&mut self.present).into_iter().partition(|k| journal.get(k.as_str()).is_some());
+            self.present = up;
+            // Listed with its reason already, or an error of ours: in no case may it be forgotten.
+            let lost: Vec<Key> = lost;
+            for key in lost {
+                let trouble = Trouble { why: "not uploaded".to_owned(), scan: self.scanning.last };
+                self.missing.entry(key.to_string()).or_insert(trouble);
+            }
             let differences = match compare(&self.store, &self.journal, &self.present).await {
                 Ok(differences) => differences,
                 Err(error) => return Ending::from_store_error(&error).with_details(self.missing_lines()),
@@ -141,6 +148,9 @@ impl Engine {
     /// Manifest, then the head's swap, then the marker: each only if the one before is there.
     async fn write_verdict(&mut self, outcome: Outcome, marker: Option<&Marker>) -> Result<Ending, LeaseError> {
         let complete = self.missing.is_empty();
+        if complete {
+            self.sweep_uploads().await;
+        }
         // A marker in the bucket says that everything is there; where it isn't, there is none, and the manifest tells.
         let outcome = match outcome {
             Outcome::Succeeded | Outcome::Synced if !complete => Outcome::Interrupted,
@@ -165,6 +175,17 @@ impl Engine {
         self.journal.set_ended(Some(Ended { run: self.run, manifest_etag: etag, tree, outcome }));
         self.journal.flush();
         Ok(self.ending(outcome))
+    }
+
+    /// Throws away what uploads of files that are gone left in the store: nobody will go on with them.
+    async fn sweep_uploads(&mut self) {
+        let left: Vec<_> = self.journal.uploads().map(|(key, upload)| (key.clone(), upload.id.clone())).collect();
+        for (key, id) in left {
+            match self.store.abort(&key, &id).await {
+                Ok(()) => self.journal.end_upload(key.as_str()),
+                Err(error) => tracing::warn!(path = %key, %error, "an unfinished upload could not be thrown away"),
+            }
+        }
     }
 
     async fn write_manifest(

@@ -26,6 +26,7 @@ use crate::store::{ETag, SharedStore, StoreError};
 
 use super::buffers::Buffers;
 use super::commit::Hold;
+use super::forecast::Forecast;
 use super::look::Looker;
 use super::plan::Rules;
 use super::scan::Tree;
@@ -230,7 +231,8 @@ pub(super) async fn engine(
         present: Vec::new(),
         dirty: false,
         given_up: Default::default(),
-        quiet_until_ns: i64::MAX,
+        quiet_until_ns: None,
+        newest_change_ns: 0,
         marker: None,
         passed: Default::default(),
         verdict_stands: run_end.is_some(),
@@ -243,6 +245,9 @@ pub(super) async fn engine(
         stop_signal: None,
         files_sent: 0,
         bytes_sent: 0,
+        forecast: Forecast::default(),
+        next_forecast: clock::now(),
+        behind: false,
         config,
     };
     if let Some(error) = unwatched {

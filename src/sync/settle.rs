@@ -80,6 +80,7 @@ pub struct PendingFiles {
     sending: [usize; 2],
     sent_at: HashMap<Key, Instant>,
     oldest: Option<(Instant, Instant)>,
+    noticed_bytes: u64,
 }
 
 /// Which lane a file of this size takes.
@@ -101,6 +102,7 @@ impl PendingFiles {
             sending: [0; 2],
             sent_at: HashMap::new(),
             oldest: None,
+            noticed_bytes: 0,
         }
     }
 
@@ -122,6 +124,7 @@ impl PendingFiles {
         let known = self.files.contains_key(key);
         let pending = self.files.entry(key.clone()).or_insert_with(|| {
             self.bytes += stat.size;
+            self.noticed_bytes += stat.size;
             Pending {
                 action: action.clone(),
                 stat,
@@ -151,6 +154,7 @@ impl PendingFiles {
                 pending.growing = true;
             }
             self.bytes = self.bytes - pending.stat.size + stat.size;
+            self.noticed_bytes += stat.size.saturating_sub(pending.stat.size);
             pending.stat = stat;
             pending.since = now;
         }
@@ -272,6 +276,11 @@ impl PendingFiles {
     /// How many wait or are sent, and their bytes together.
     pub fn count(&self) -> (u64, u64) {
         (self.files.len() as u64, self.bytes)
+    }
+
+    /// Bytes of all versions that were ever seen to differ from what was up.
+    pub fn noticed_bytes(&self) -> u64 {
+        self.noticed_bytes
     }
 
     /// How many of this lane are being sent.
