@@ -242,7 +242,7 @@ impl Engine {
         if self.rules.draining && scan.is_some() {
             match &action {
                 Action::Missing(_) | Action::Skip(_) | Action::RecordLink { .. } => {}
-                _ if self.given_up.contains(&key) => return,
+                _ if self.given_up.contains(&key) => return self.still_missing(&key),
                 _ => self.present.push(key.clone()),
             }
         }
@@ -298,7 +298,7 @@ impl Engine {
         self.last_change = now;
         if self.rules.draining {
             if self.given_up.contains(&key) {
-                return;
+                return self.still_missing(&key);
             }
             if stat.ctime_ns > self.quiet_until_ns {
                 let quiet = self.config.quiet.as_secs_f32();
@@ -565,6 +565,13 @@ impl Engine {
         self.metrics.file_failed();
         self.trouble(key.as_str(), why);
         self.given_up.insert(key);
+    }
+
+    /// What was given up was seen again: it is missing as long as it is there.
+    fn still_missing(&mut self, key: &Key) {
+        if let Some(trouble) = self.missing.get_mut(key.as_str()) {
+            trouble.scan = self.scanning.last;
+        }
     }
 
     fn trouble(&mut self, name: &str, why: String) {
