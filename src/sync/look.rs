@@ -150,6 +150,10 @@ impl<'a> Batch<'a> {
         Batch { watcher, events, evidence, scan, looks: Looks::default(), trouble: None, closed: false }
     }
 
+    fn gone(&mut self, tree: &Tree, path: &Path) {
+        self.looks.gone.extend(path.strip_prefix(tree.root()).ok().and_then(|p| Key::from_path(p).ok()));
+    }
+
     fn hand_over(&mut self) {
         let looks = std::mem::take(&mut self.looks);
         if !(looks.looks.is_empty() && looks.gone.is_empty() && looks.unnameable.is_empty()) {
@@ -276,12 +280,13 @@ impl Worker {
         for (path, evidence) in paths {
             settled.evidence = evidence;
             match disk::symlink_metadata(&path) {
-                Ok(meta) if meta.is_dir() => self.tree.walk(&path, &mut settled),
-                Ok(_) => self.tree.look(&path, &mut settled),
-                Err(_) => {
-                    let gone = path.strip_prefix(self.tree.root()).ok().and_then(|p| Key::from_path(p).ok());
-                    settled.looks.gone.extend(gone);
+                Ok(meta) if meta.is_dir() => {
+                    // A file that had this name is gone.
+                    settled.gone(&self.tree, &path);
+                    self.tree.walk(&path, &mut settled);
                 }
+                Ok(_) if self.tree.look(&path, &mut settled) => {}
+                _ => settled.gone(&self.tree, &path),
             }
         }
         settled.hand_over();

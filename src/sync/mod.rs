@@ -251,16 +251,14 @@ impl Engine {
         if self.rules.draining && scan.is_some() {
             match &action {
                 Action::Missing(_) | Action::Skip(_) | Action::RecordLink { .. } => {}
-                _ if self.given_up.contains(&key) => return,
+                _ if self.given_up.contains(&key) => return self.still_missing(&key),
                 _ => self.present.push(key.clone()),
             }
         }
         match action {
             Action::Unchanged => {
                 self.missing.remove(key.as_str());
-                if self.pending.get(key.as_str()).is_some_and(|p| !matches!(p.phase, settle::Phase::Sending { .. })) {
-                    self.pending.remove(&key);
-                }
+                self.waits_no_more(&key);
             }
             Action::LookAgain => {
                 let known = self.journal.get(key.as_str()).expect("looked at again because the journal knows it");
@@ -273,30 +271,37 @@ impl Engine {
                     self.pending.look_at(key, clock::now() + left);
                 }
             }
-            Action::Wait => tracing::debug!(path = %key, "looks temporary: waits for the end marker"),
+            Action::Wait => {
+                self.waits_no_more(&key);
+                tracing::debug!(path = %key, "looks temporary: waits for the end marker");
+            }
             Action::Skip(what) => {
+                self.waits_no_more(&key);
                 let trouble = Trouble { why: what, scan: self.scanning.last };
                 if self.skipped.insert(key.to_string(), trouble.clone()).is_none() {
                     tracing::warn!(path = %key, why = %trouble.why, "skipped");
                 }
             }
             Action::RecordLink { target } => {
+                self.waits_no_more(&key);
                 self.links.insert(key, (target, self.scanning.last));
             }
-            Action::Missing(why) => self.trouble(key.as_str(), why),
+            Action::Missing(why) => {
+                self.waits_no_more(&key);
+                self.trouble(key.as_str(), why);
+            }
             Action::Upload { stat, .. } => self.see(key, action, stat, evidence, tick, scan),
             Action::Copy { ref target, stat } => {
                 let up = self.journal.get(target.as_str()).is_some_and(|up| up.stat.same_version(&stat));
-                if up || self.looker.tree().ignores(target.as_str()) {
+                let never = self.looker.tree().ignores(target.as_str()) || MarkerKind::of(target.as_str()).is_some();
+                if up || never {
                     self.see(key, action, stat, evidence, tick, scan);
-                } else if self.rules.draining
-                    && (self.given_up.contains(target) || self.missing.contains_key(target.as_str()))
-                {
-                    let why = format!("a link to {target}, which is not uploaded");
-                    self.trouble(key.as_str(), why);
-                    self.given_up.insert(key);
+                } else if self.rules.draining && self.missing.contains_key(target.as_str()) {
+                    self.waits_no_more(&key);
+                    self.trouble(key.as_str(), format!("it is a link to {target}, which can't be uploaded"));
                 } else {
                     // Its target goes first; what is left then is a copy on the server.
+                    self.waits_no_more(&key);
                     self.dirty = true;
                     let waiting = self.links_waiting.entry(target.clone()).or_default();
                     if !waiting.contains(&key) {
@@ -307,13 +312,20 @@ impl Engine {
         }
     }
 
+    /// What was to be sent under this name is something else now; a job that is at it finds out by itself.
+    fn waits_no_more(&mut self, key: &Key) {
+        if self.pending.get(key.as_str()).is_some_and(|p| !matches!(p.phase, settle::Phase::Sending { .. })) {
+            self.pending.remove(key);
+        }
+    }
+
     /// A file differs from what is up.
     fn see(&mut self, key: Key, action: Action, stat: Stat, evidence: Evidence, tick: u64, scan: Option<u64>) {
         let now = clock::now();
         self.last_change = now;
         if self.rules.draining {
             if self.given_up.contains(&key) {
-                return;
+                return self.still_missing(&key);
             }
             self.newest_change_ns = self.newest_change_ns.max(stat.ctime_ns);
             if self.quiet_until_ns.is_some_and(|until| stat.ctime_ns > until) {
@@ -564,6 +576,10 @@ impl Engine {
                 tracing::debug!(path = %key, bytes = uploaded.stat.size, "already there");
                 self.is_up(key, uploaded, again);
             }
+            Outcome::Changed if self.rules.draining && clock::wall_ns() > self.quiet_until_ns => {
+                let quiet = self.config.quiet.as_secs_f32();
+                self.give_up(key, format!("still changes more than {quiet} s after the end"));
+            }
             Outcome::Changed => {
                 tracing::debug!(path = %key, "changed while it was read: again later");
                 self.dirty = true;
@@ -610,6 +626,13 @@ impl Engine {
         self.metrics.file_failed();
         self.trouble(key.as_str(), why);
         self.given_up.insert(key);
+    }
+
+    /// What was given up was seen again: it is missing as long as it is there.
+    fn still_missing(&mut self, key: &Key) {
+        if let Some(trouble) = self.missing.get_mut(key.as_str()) {
+            trouble.scan = self.scanning.last;
+        }
     }
 
     fn trouble(&mut self, name: &str, why: String) {

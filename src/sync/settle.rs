@@ -218,6 +218,12 @@ impl PendingFiles {
             if pending.phase != Phase::Ready {
                 continue;
             }
+            let its_lane = self::lane(pending.stat.size);
+            if its_lane != lane {
+                // It grew, or shrank, while it waited for its turn.
+                self.lanes[its_lane].push_back(key);
+                continue;
+            }
             if self.order.blocks(&key, pending.rank, pending.tick) {
                 self.held.push_back(key);
                 continue;
@@ -365,6 +371,18 @@ mod tests {
         assert_eq!(world.files.finish(&key).unwrap().1, Some(Evidence::Seen), "it grew meanwhile");
         assert_eq!(world.see("log", 33, Evidence::Seen, 59_000), Some(Phase::Unsettled), "30 s after the last time");
         assert_eq!(world.see("log", 34, Evidence::Seen, 60_000), Some(Phase::Ready));
+    }
+
+    #[test]
+    fn a_file_that_outgrows_its_lane_goes_in_the_other_one() {
+        let mut world = World::new();
+        world.see("log", 1, Evidence::Settled, 0);
+        world.see("log", SMALL_BYTES + 1, Evidence::Settled, 1);
+        assert!(world.files.start(0).is_none());
+        let (key, _) = world.files.start(1).unwrap();
+        assert_eq!((world.files.sending(0), world.files.sending(1)), (0, 1));
+        world.files.finish(&key);
+        assert_eq!((world.files.sending(0), world.files.sending(1)), (0, 0));
     }
 
     #[test]

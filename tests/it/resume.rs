@@ -95,7 +95,8 @@ fn what_is_up_is_not_sent_again_after_a_kill() {
         sandbox.write("files/new", b"new");
         sandbox.done();
         cli.run().expect_code(0);
-        let sent: Vec<_> = server.writes().into_iter().map(|w| w.key).filter(|key| !key.contains("/.chiefsync/")).collect();
+        let sent: Vec<_> =
+            server.writes().into_iter().map(|w| w.key).filter(|key| !key.contains("/.chiefsync/")).collect();
         assert_eq!(sent, ["job/files/new", "job/DONE"], "control directory kept: {keep_control}");
         assert_same_tree(&sandbox.tree(), &server.tree("job"));
     }

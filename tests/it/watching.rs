@@ -85,7 +85,9 @@ fn files_that_are_faster_than_the_watch_on_their_directory_arrive() {
     for n in 0..200 {
         sandbox.write(&format!("{n}/a/b/c/file"), &content(n, 100));
     }
-    eventually("all arrive by events alone", || server.keys_below("job").iter().filter(|k| k.ends_with("/file")).count() == 200);
+    eventually("all arrive by events alone", || {
+        server.keys_below("job").iter().filter(|k| k.ends_with("/file")).count() == 200
+    });
     sandbox.done();
     watch.wait().expect_code(0);
     assert_same_tree(&sandbox.tree(), &server.tree("job"));
