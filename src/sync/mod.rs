@@ -576,7 +576,9 @@ impl Engine {
                 tracing::debug!(path = %key, bytes = uploaded.stat.size, "already there");
                 self.is_up(key, uploaded, again);
             }
-            Outcome::Changed if self.rules.draining && clock::wall_ns() > self.quiet_until_ns => {
+            Outcome::Changed
+                if self.rules.draining && self.quiet_until_ns.is_some_and(|until| clock::wall_ns() > until) =>
+            {
                 let quiet = self.config.quiet.as_secs_f32();
                 self.give_up(key, format!("still changes more than {quiet} s after the end"));
             }
