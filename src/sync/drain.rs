@@ -17,6 +17,7 @@ impl Engine {
         self.quiet_until_ns = None;
         self.newest_change_ns = ended_at_ns;
         self.given_up.clear();
+        self.unsteady.clear();
         loop {
             self.scanning.again = None;
             while self.scanning.running.is_some() && !self.is_over(deadline) {

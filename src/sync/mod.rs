@@ -96,6 +96,9 @@ const SYNC_INTERVAL: Duration = Duration::from_secs(5);
 /// While something is pending, gauges are brought up to date this often.
 const GAUGE_INTERVAL: Duration = Duration::from_secs(1);
 
+/// While draining, a version that can't be read whole this often is given up.
+const UNSTEADY_READS: u32 = 5;
+
 /// Why a file that should be in the bucket isn't.
 #[derive(Clone, Debug)]
 struct Trouble {
@@ -156,6 +159,8 @@ pub(crate) struct Engine {
     dirty: bool,
     /// While draining: what was given up; it stays missing.
     given_up: HashSet<Key>,
+    /// While draining: versions that changed under the reader, and how often.
+    unsteady: HashMap<Key, (Stat, u32)>,
     /// While draining: changes of files after this moment (the volume's clock, ns) are too late to be promised.
     quiet_until_ns: Option<i64>,
     /// While draining: the latest change that the first scan saw, by the volume's clock.
@@ -576,11 +581,8 @@ impl Engine {
                 tracing::debug!(path = %key, bytes = uploaded.stat.size, "already there");
                 self.is_up(key, uploaded, again);
             }
-            Outcome::Changed
-                if self.rules.draining && self.quiet_until_ns.is_some_and(|until| clock::wall_ns() > until) =>
-            {
-                let quiet = self.config.quiet.as_secs_f32();
-                self.give_up(key, format!("still changes more than {quiet} s after the end"));
+            Outcome::Changed if self.rules.draining && self.is_unsteady(&key, pending.stat) => {
+                self.give_up(key, "reads as changed, again and again, though nothing says that it changes".to_owned());
             }
             Outcome::Changed => {
                 tracing::debug!(path = %key, "changed while it was read: again later");
@@ -599,6 +601,15 @@ impl Engine {
             }
             Outcome::Failed(error) => self.give_up(key, error.to_string()),
         }
+    }
+
+    /// Whether the very same version could not be read whole several times. One that goes on changing has newer versions,
+    /// and `see` gives it up when it is too late.
+    fn is_unsteady(&mut self, key: &Key, stat: Stat) -> bool {
+        let (version, times) = self.unsteady.entry(key.clone()).or_insert((stat, 0));
+        *times = if version.same_version(&stat) { *times + 1 } else { 1 };
+        *version = stat;
+        *times >= UNSTEADY_READS
     }
 
     /// What was sent, or was there already, is what the file was.

@@ -231,6 +231,7 @@ pub(super) async fn engine(
         present: Vec::new(),
         dirty: false,
         given_up: Default::default(),
+        unsteady: HashMap::new(),
         quiet_until_ns: None,
         newest_change_ns: 0,
         marker: None,
