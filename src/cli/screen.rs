@@ -21,6 +21,7 @@ pub struct Screen {
     live: bool,
     json: bool,
     quiet: bool,
+    verbose: bool,
 }
 
 impl Screen {
@@ -36,6 +37,7 @@ impl Screen {
             live,
             json: global.log_format == LogFormat::Json,
             quiet: global.quiet(),
+            verbose: global.verbose > 0,
         };
         logging::init(global, terminal, wants_color(terminal, variable), screen.clone());
         screen
@@ -49,6 +51,11 @@ impl Screen {
     /// Where the live view draws; `None` where there is none.
     pub fn bars(&self) -> Option<&MultiProgress> {
         self.live.then_some(&self.bars)
+    }
+
+    /// Whether results are wanted in full.
+    pub fn verbose(&self) -> bool {
+        self.verbose
     }
 
     /// Writes one line, above the live view where there is one. A stderr that is gone stops nobody.

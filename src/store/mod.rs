@@ -17,6 +17,7 @@ use crate::digest::Sha256;
 use crate::key::{Key, Prefix};
 
 pub mod faults;
+pub mod hashing;
 pub mod inventory;
 pub mod local;
 mod operation;

@@ -1,8 +1,6 @@
 //! Prove: the bucket's own listing must say what the journal says, for every file that the last scan saw. Then the
 //! manifest, the head's swap, and the marker last of all.
 
-use std::collections::HashMap;
-
 use crate::clock::{self, Instant};
 use crate::digest::Sha256;
 use crate::exit::{Ending, ExitCode};
@@ -12,7 +10,7 @@ use crate::key::Key;
 use crate::manifest::{Absent, Facts, ManifestWriter, MarkerFacts, TreeDigest};
 use crate::marker::{Marker, MarkerKind};
 use crate::stage::Stage;
-use crate::store::inventory::inventory;
+use crate::store::inventory::{self, compare_listing};
 use crate::store::{Body, Condition, ETag, ErrorKind, Listed, SharedStore, StoreError, WriteOptions, Written};
 
 use super::recover::Remote;
@@ -37,35 +35,17 @@ pub(super) async fn compare(
     present: &[Key],
 ) -> Result<Vec<Difference>, StoreError> {
     let names: Vec<&str> = present.iter().map(Key::as_str).collect();
-    let differences = compare_by(store, journal, present, &names).await?;
-    if differences.is_empty() {
-        return Ok(differences);
-    }
-    // Before a difference counts, it must also show in one listing from front to back.
-    compare_by(store, journal, present, &[]).await
-}
-
-async fn compare_by(
-    store: &SharedStore,
-    journal: &Journal,
-    present: &[Key],
-    borders: &[&str],
-) -> Result<Vec<Difference>, StoreError> {
-    let index: HashMap<&str, usize> = present.iter().enumerate().map(|(at, key)| (key.as_str(), at)).collect();
-    let mut matched = vec![false; present.len()];
-    let mut other: HashMap<usize, Listed> = HashMap::new();
-    inventory(store, borders, |listed| {
-        let Some(&at) = index.get(listed.key.as_str()) else { return };
+    let is_same = |_, listed: &Listed| {
         let up = journal.get(listed.key.as_str());
-        if up.is_some_and(|up| up.stat.size == listed.size_bytes && up.etag == listed.etag) {
-            matched[at] = true;
-        } else {
-            other.insert(at, listed);
-        }
-    })
-    .await?;
-    let unmatched = matched.iter().enumerate().filter(|(_, matched)| !**matched);
-    Ok(unmatched.map(|(at, _)| Difference { key: present[at].clone(), listed: other.remove(&at) }).collect())
+        up.is_some_and(|up| up.stat.size == listed.size_bytes && up.etag == listed.etag)
+    };
+    let (mut differences, _) = compare_listing(store, &names, true, is_same, drop).await?;
+    if !differences.is_empty() {
+        // Before a difference counts, it must also show in one listing from front to back.
+        (differences, _) = compare_listing(store, &names, false, is_same, drop).await?;
+    }
+    let of = |inventory::Difference { index, listed }| Difference { key: present[index].clone(), listed };
+    Ok(differences.into_iter().map(of).collect())
 }
 
 /// The digest of everything that a run ends with: equal digests mean equal trees. Both lists are sorted.

@@ -15,10 +15,11 @@ use tokio::task::JoinSet;
 
 use crate::clock;
 use crate::digest::{self, Digest, Hasher, Sha256};
-use crate::disk::{ReadFile, Stat};
+use crate::disk::{PIECE_BYTES, ReadFile, Stat};
 use crate::journal::{OpenUpload, Uploaded};
 use crate::key::Key;
 use crate::metrics::{FileProgress, Metrics};
+use crate::store::hashing::sha256_of_range;
 use crate::store::{
     Body, BodySource, Condition, ETag, ErrorKind, Meta, SharedStore, StoreError, StoredPart, UploadId, WriteOptions,
     Written,
@@ -28,9 +29,6 @@ use crate::sync::commit::Hold;
 
 /// A file system's clock may tick this slowly: what was read sooner after a change is hashed once more.
 pub const YOUNG_NS: i64 = 2_000_000_000;
-
-/// Read and hash in pieces that stay in the processor's cache.
-const PIECE_BYTES: usize = 256 * 1024;
 
 /// The metadata that tells our own completed upload from somebody else's object.
 const NONCE: &str = "chiefsync-upload";
@@ -642,17 +640,9 @@ impl Uploader {
     }
 
     async fn read_back(&self, job: &Job, digest: &Digest, etag: &ETag) -> Result<(), StoreError> {
-        use futures_util::StreamExt as _;
         for (index, expected) in digest.parts().iter().enumerate() {
             let range = digest::part_range(job.stat.size, u32::try_from(index).unwrap_or(u32::MAX));
-            let mut hasher = Hasher::default();
-            if range.1 > 0 {
-                let mut download = self.store.get(&job.key, Some(range), Some(etag)).await?;
-                while let Some(piece) = download.bytes.next().await {
-                    hasher.update(&piece?);
-                }
-            }
-            if hasher.finish() != *expected {
+            if sha256_of_range(self.store.as_ref(), &job.key, range, etag).await? != *expected {
                 let message = format!("part {} reads back with other bytes", index + 1);
                 return Err(StoreError::new(ErrorKind::Corrupt, "GetObject", job.key.as_str(), message));
             }
@@ -726,18 +716,7 @@ fn fill(file: &ReadFile, buffer: &mut [u8], offset: u64) -> Result<Sha256, Stop>
 
 /// Hashes a range without keeping it.
 fn hash(file: &ReadFile, offset: u64, len_bytes: u64) -> Result<Sha256, Stop> {
-    let mut hasher = Hasher::default();
-    let mut piece = vec![0; PIECE_BYTES.min(usize::try_from(len_bytes).unwrap_or(PIECE_BYTES))];
-    let mut done = 0;
-    while done < len_bytes {
-        let want = piece.len().min(usize::try_from(len_bytes - done).unwrap_or(usize::MAX));
-        if file.read_at(&mut piece[..want], offset + done)? < want {
-            return Err(Stop::Changed);
-        }
-        hasher.update(&piece[..want]);
-        done += want as u64;
-    }
-    Ok(hasher.finish())
+    file.sha256(offset, len_bytes)?.ok_or(Stop::Changed)
 }
 
 async fn blocking<T: Send + 'static>(work: impl FnOnce() -> Result<T, Stop> + Send + 'static) -> Result<T, Stop> {
