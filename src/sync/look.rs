@@ -12,12 +12,13 @@ use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
 
 use tokio::sync::mpsc;
 
+use crate::checkpoint::Rank;
 use crate::clock::{self, Duration, Instant};
-use crate::disk;
+use crate::disk::{self, Stat};
 use crate::key::Key;
 use crate::sync::Event;
 use crate::sync::inotify::{Hint, WatchError, Watcher};
-use crate::sync::scan::{Found, Tree, Unnameable, Visitor};
+use crate::sync::scan::{Found, Tree, Unnameable, Visitor, What};
 
 /// What speaks for a file being complete.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -95,6 +96,7 @@ impl Looker {
             waiting: Arc::clone(&waiting),
             touched: HashMap::new(),
             later: BinaryHeap::new(),
+            pointers: HashMap::new(),
         };
         std::thread::Builder::new()
             .name("look".to_owned())
@@ -188,6 +190,32 @@ impl Visitor for Batch<'_> {
     }
 }
 
+/// A walk around a pointer, which has been looked at already.
+struct Beside<'a, 'b> {
+    pointer: &'a Key,
+    batch: &'a mut Batch<'b>,
+}
+
+impl Visitor for Beside<'_, '_> {
+    fn directory(&mut self, path: &Path) {
+        self.batch.directory(path);
+    }
+
+    fn found(&mut self, found: Found) {
+        if found.key != *self.pointer {
+            self.batch.found(found);
+        }
+    }
+
+    fn unnameable(&mut self, name: Unnameable) {
+        self.batch.unnameable(name);
+    }
+
+    fn wanted(&self) -> bool {
+        self.batch.wanted()
+    }
+}
+
 struct Worker {
     tree: Arc<Tree>,
     watcher: Arc<Option<Watcher>>,
@@ -197,6 +225,8 @@ struct Worker {
     touched: HashMap<PathBuf, Touched>,
     /// When to look at what was written to again too soon after a look.
     later: BinaryHeap<Reverse<(Instant, PathBuf)>>,
+    /// The versions of pointers that were looked at together with what they may name.
+    pointers: HashMap<Key, Stat>,
 }
 
 /// A file that is being written to.
@@ -276,7 +306,8 @@ impl Worker {
         {
             return false;
         }
-        let mut settled = Batch::new(&self.watcher, &self.events, Evidence::Settled, None);
+        let (watcher, events) = (Arc::clone(&self.watcher), self.events.clone());
+        let mut settled = Batch::new(&watcher, &events, Evidence::Settled, None);
         for (path, evidence) in paths {
             settled.evidence = evidence;
             match disk::symlink_metadata(&path) {
@@ -285,6 +316,7 @@ impl Worker {
                     settled.gone(&self.tree, &path);
                     self.tree.walk(&path, &mut settled);
                 }
+                Ok(_) if self.is_pointer(&path) => self.look_at_pointer(&path, evidence, &mut settled),
                 Ok(_) if self.tree.look(&path, &mut settled) => {}
                 _ => settled.gone(&self.tree, &path),
             }
@@ -295,6 +327,32 @@ impl Worker {
             return self.events.blocking_send(Event::Rescan("watch limit")).is_ok();
         }
         !closed
+    }
+
+    fn is_pointer(&self, path: &Path) -> bool {
+        let relative = path.strip_prefix(self.tree.root()).ok();
+        relative.and_then(|path| Key::from_path(path).ok()).is_some_and(|key| Rank::of(&key) == Rank::Pointer)
+    }
+
+    /// What a pointer says may be newer than the hint that led here, and the hints of what it names may not have come yet.
+    /// So everything that it may name is looked at after the pointer itself, and handed over before it.
+    fn look_at_pointer(&mut self, path: &Path, evidence: Evidence, batch: &mut Batch) {
+        let before = std::mem::take(&mut batch.looks);
+        batch.evidence = evidence;
+        self.tree.look(path, batch);
+        let pointer = std::mem::replace(&mut batch.looks, before);
+        for look in &pointer.looks {
+            let What::File(stat) = look.found.what else { continue };
+            let known = self.pointers.insert(look.found.key.clone(), stat);
+            if !known.is_some_and(|known| known.same_version(&stat))
+                && let Some(directory) = path.parent()
+            {
+                batch.evidence = Evidence::Seen;
+                self.tree.walk(directory, &mut Beside { pointer: &look.found.key, batch });
+            }
+        }
+        batch.looks.looks.extend(pointer.looks);
+        batch.looks.unnameable.extend(pointer.unnameable);
     }
 
     /// Whether a file that was written to has to wait for its look, which then comes by itself.

@@ -295,6 +295,10 @@ impl Engine {
                 self.waits_no_more(&key);
                 self.trouble(key.as_str(), why);
             }
+            // A scan may have seen a pointer later than it looked around it. After the end marker nothing new comes.
+            Action::Upload { rank: Rank::Pointer, .. } if scan.is_some() && !self.rules.draining => {
+                self.looker.look(key, evidence);
+            }
             Action::Upload { stat, .. } => self.see(key, action, stat, evidence, tick, scan),
             Action::Copy { ref target, stat } => {
                 let up = self.journal.get(target.as_str()).is_some_and(|up| up.stat.same_version(&stat));
