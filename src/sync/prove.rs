@@ -11,7 +11,7 @@ use crate::manifest::{Absent, Facts, ManifestWriter, MarkerFacts, TreeDigest};
 use crate::marker::{Marker, MarkerKind};
 use crate::stage::Stage;
 use crate::store::inventory::{self, compare_listing};
-use crate::store::{Body, Condition, ETag, ErrorKind, Listed, SharedStore, StoreError, WriteOptions, Written};
+use crate::store::{Body, Condition, ETag, Listed, SharedStore, StoreError, WriteOptions, Written, put_intact};
 
 use super::recover::Remote;
 use super::{Engine, Trouble, recover};
@@ -232,14 +232,8 @@ impl Engine {
 
 /// Writes a control object over whatever is there: the head decides who may.
 async fn put_over(store: &SharedStore, key: &Key, body: Body) -> Result<Written, StoreError> {
-    let mut tries = 0;
-    loop {
-        let options = WriteOptions { content_type: Some("application/json"), ..WriteOptions::when(Condition::None) };
-        match store.put(key, body.clone(), options).await {
-            Err(error) if error.kind == ErrorKind::Corrupt && tries < ROUNDS => tries += 1,
-            other => return other,
-        }
-    }
+    let options = WriteOptions { content_type: Some("application/json"), ..WriteOptions::when(Condition::None) };
+    put_intact(store.as_ref(), key, body, options).await
 }
 
 fn describe(difference: &Difference) -> String {
