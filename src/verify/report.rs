@@ -254,7 +254,7 @@ fn ending(of: &Verification, head: &Head, has_manifest: bool, counts: &Counts) -
     if wrong == 0 {
         let deep = if of.config.deep { ", every byte read back" } else { "" };
         let summary = format!(
-            "match: {} files, {} in {url} agree with {run}{with}{deep}{beside}",
+            "match: {} entries, {} in {url} agree with {run}{with}{deep}{beside}",
             counts.matching,
             show_size(counts.matching_bytes),
         );
