@@ -17,6 +17,7 @@ impl Engine {
         self.quiet_until_ns = None;
         self.newest_change_ns = ended_at_ns;
         self.given_up.clear();
+        self.unsteady.clear();
         loop {
             self.scanning.again = None;
             while self.scanning.running.is_some() && !self.is_over(deadline) {
@@ -33,11 +34,12 @@ impl Engine {
             while (self.scanning.running.is_some() || !self.pending.is_empty()) && !self.is_over(deadline) {
                 self.step(deadline).await;
             }
-            if self.is_over(deadline) {
-                self.cut(deadline).await;
+            let is_settled = self.scanning.running.is_none() && self.pending.is_empty() && !self.dirty;
+            if is_settled && self.stop.is_none() {
                 return;
             }
-            if !self.dirty {
+            if self.is_over(deadline) {
+                self.cut(deadline).await;
                 return;
             }
         }
@@ -58,12 +60,21 @@ impl Engine {
     /// The time is over: ends the jobs that run and lists what they and the rest leave undone.
     async fn cut(&mut self, deadline: Option<Instant>) {
         self.jobs.abort_all();
-        while self.jobs.join_next().await.is_some() {}
+        while let Some(done) = self.jobs.join_next().await {
+            // Some have ended in time.
+            self.on_job(done);
+        }
         while let Ok(progress) = self.progress.try_recv() {
             self.on_progress(progress);
         }
         let why = if deadline.is_some_and(|at| clock::now() >= at) { "not uploaded in time" } else { "not uploaded" };
         let left: Vec<_> = self.pending.iter().map(|(key, _)| key.clone()).collect();
+        if self.scanning.running.is_some() || left.is_empty() {
+            // Without a scan that found nothing to do nobody knows what else there is.
+            let trouble =
+                Trouble { why: "the last look at it did not end in time".to_owned(), scan: self.scanning.last };
+            self.missing.insert(self.config.source.display().to_string(), trouble);
+        }
         for key in left {
             self.pending.remove(&key);
             let trouble = Trouble { why: why.to_owned(), scan: self.scanning.last };

@@ -113,6 +113,13 @@ impl Engine {
         if self.verdict_stands && !self.is_restart() {
             self.clear_verdict().await;
         }
+        if self.run_end.is_none() && matches!(crate::marker::read(&self.config.source), Ok(Some(_))) {
+            // An earlier start may have archived the verdict of the run that the marker belongs to.
+            match recover::archived_end(&self.store, self.run).await {
+                Ok(end) => self.run_end = end,
+                Err(error) => self.stop_with(Ending::from_store_error(&error)),
+            }
+        }
         self.rescan("start");
         let ending = loop {
             match self.follow(config).await {
@@ -155,7 +162,6 @@ impl Engine {
             Ok(run) => {
                 tracing::info!(run, "a new run begins; the earlier verdict is kept under .chiefsync/runs/");
                 self.run = run;
-                self.run_end = None;
                 self.started_at = clock::timestamp();
                 self.journal.set_ended(None);
                 self.verdict_stands = false;
@@ -256,6 +262,7 @@ impl Engine {
     pub(super) async fn leave(&mut self, ending: Ending) -> Ending {
         self.metrics.stage(Stage::Exit);
         self.patience.set(Until::Deadline(clock::now() + self.last_words()));
+        while self.aborts.join_next().await.is_some() {}
         if ending.code != ExitCode::Fenced
             && let Err(error) = self.hold.release(|_| {}).await
         {

@@ -96,6 +96,9 @@ const SYNC_INTERVAL: Duration = Duration::from_secs(5);
 /// While something is pending, gauges are brought up to date this often.
 const GAUGE_INTERVAL: Duration = Duration::from_secs(1);
 
+/// While draining, a version that can't be read whole this often is given up.
+const UNSTEADY_READS: u32 = 5;
+
 /// Why a file that should be in the bucket isn't.
 #[derive(Clone, Debug)]
 struct Trouble {
@@ -131,6 +134,8 @@ pub(crate) struct Engine {
     progress: mpsc::Receiver<Progress>,
     uploader: Arc<Uploader>,
     jobs: JoinSet<(Key, Outcome)>,
+    /// Uploads that are being thrown away.
+    aborts: JoinSet<()>,
 
     rules: Rules,
     pending: PendingFiles,
@@ -154,6 +159,8 @@ pub(crate) struct Engine {
     dirty: bool,
     /// While draining: what was given up; it stays missing.
     given_up: HashSet<Key>,
+    /// While draining: versions that changed under the reader, and how often.
+    unsteady: HashMap<Key, (Stat, u32)>,
     /// While draining: changes of files after this moment (the volume's clock, ns) are too late to be promised.
     quiet_until_ns: Option<i64>,
     /// While draining: the latest change that the first scan saw, by the volume's clock.
@@ -249,16 +256,14 @@ impl Engine {
         if self.rules.draining && scan.is_some() {
             match &action {
                 Action::Missing(_) | Action::Skip(_) | Action::RecordLink { .. } => {}
-                _ if self.given_up.contains(&key) => return,
+                _ if self.given_up.contains(&key) => return self.still_missing(&key),
                 _ => self.present.push(key.clone()),
             }
         }
         match action {
             Action::Unchanged => {
                 self.missing.remove(key.as_str());
-                if self.pending.get(key.as_str()).is_some_and(|p| !matches!(p.phase, settle::Phase::Sending { .. })) {
-                    self.pending.remove(&key);
-                }
+                self.waits_no_more(&key);
             }
             Action::LookAgain => {
                 let known = self.journal.get(key.as_str()).expect("looked at again because the journal knows it");
@@ -271,24 +276,41 @@ impl Engine {
                     self.pending.look_at(key, clock::now() + left);
                 }
             }
-            Action::Wait => tracing::debug!(path = %key, "looks temporary: waits for the end marker"),
+            Action::Wait => {
+                self.waits_no_more(&key);
+                tracing::debug!(path = %key, "looks temporary: waits for the end marker");
+            }
             Action::Skip(what) => {
+                self.waits_no_more(&key);
                 let trouble = Trouble { why: what, scan: self.scanning.last };
                 if self.skipped.insert(key.to_string(), trouble.clone()).is_none() {
                     tracing::warn!(path = %key, why = %trouble.why, "skipped");
                 }
             }
             Action::RecordLink { target } => {
+                self.waits_no_more(&key);
                 self.links.insert(key, (target, self.scanning.last));
             }
-            Action::Missing(why) => self.trouble(key.as_str(), why),
+            Action::Missing(why) => {
+                self.waits_no_more(&key);
+                self.trouble(key.as_str(), why);
+            }
+            // A scan may have seen a pointer later than it looked around it. After the end marker nothing new comes.
+            Action::Upload { rank: Rank::Pointer, .. } if scan.is_some() && !self.rules.draining => {
+                self.looker.look(key, evidence);
+            }
             Action::Upload { stat, .. } => self.see(key, action, stat, evidence, tick, scan),
             Action::Copy { ref target, stat } => {
                 let up = self.journal.get(target.as_str()).is_some_and(|up| up.stat.same_version(&stat));
-                if up || self.looker.tree().ignores(target.as_str()) {
+                let never = self.looker.tree().ignores(target.as_str()) || MarkerKind::of(target.as_str()).is_some();
+                if up || never {
                     self.see(key, action, stat, evidence, tick, scan);
+                } else if self.rules.draining && self.missing.contains_key(target.as_str()) {
+                    self.waits_no_more(&key);
+                    self.trouble(key.as_str(), format!("it is a link to {target}, which can't be uploaded"));
                 } else {
                     // Its target goes first; what is left then is a copy on the server.
+                    self.waits_no_more(&key);
                     self.dirty = true;
                     let waiting = self.links_waiting.entry(target.clone()).or_default();
                     if !waiting.contains(&key) {
@@ -299,13 +321,20 @@ impl Engine {
         }
     }
 
+    /// What was to be sent under this name is something else now; a job that is at it finds out by itself.
+    fn waits_no_more(&mut self, key: &Key) {
+        if self.pending.get(key.as_str()).is_some_and(|p| !matches!(p.phase, settle::Phase::Sending { .. })) {
+            self.pending.remove(key);
+        }
+    }
+
     /// A file differs from what is up.
     fn see(&mut self, key: Key, action: Action, stat: Stat, evidence: Evidence, tick: u64, scan: Option<u64>) {
         let now = clock::now();
         self.last_change = now;
         if self.rules.draining {
             if self.given_up.contains(&key) {
-                return;
+                return self.still_missing(&key);
             }
             self.newest_change_ns = self.newest_change_ns.max(stat.ctime_ns);
             if self.quiet_until_ns.is_some_and(|until| stat.ctime_ns > until) {
@@ -372,10 +401,17 @@ impl Engine {
             // Seen by a hint after the scan had passed, or gone: one more look tells.
             self.looker.look(key, Evidence::Seen);
         }
-        for list in [&mut self.missing, &mut self.skipped] {
-            list.retain(|_, trouble| trouble.scan >= id);
-        }
+        // What was given up while draining is not looked at any more, and stays missing.
+        let (draining, given_up) = (self.rules.draining, &self.given_up);
+        self.missing.retain(|path, trouble| trouble.scan >= id || draining && given_up.contains(path.as_str()));
+        self.skipped.retain(|_, trouble| trouble.scan >= id);
         self.links.retain(|_, (_, scan)| *scan >= id);
+        // What an earlier process began of files that are gone, or that need no upload any more.
+        let open = self.journal.uploads().map(|(key, _)| key.clone()).filter(|key| !self.given_up.contains(key));
+        for key in open.collect::<Vec<_>>() {
+            self.abort_upload(&key);
+        }
+        while self.aborts.try_join_next().is_some() {}
         if let Some(error) = unwatched
             && self.watched
         {
@@ -549,6 +585,9 @@ impl Engine {
                 tracing::debug!(path = %key, bytes = uploaded.stat.size, "already there");
                 self.is_up(key, uploaded, again);
             }
+            Outcome::Changed if self.rules.draining && self.is_unsteady(&key, pending.stat) => {
+                self.give_up(key, "reads as changed, again and again, though nothing says that it changes".to_owned());
+            }
             Outcome::Changed => {
                 tracing::debug!(path = %key, "changed while it was read: again later");
                 self.dirty = true;
@@ -568,10 +607,21 @@ impl Engine {
         }
     }
 
+    /// Whether the very same version could not be read whole several times. One that goes on changing has newer versions,
+    /// and `see` gives it up when it is too late.
+    fn is_unsteady(&mut self, key: &Key, stat: Stat) -> bool {
+        let (version, times) = self.unsteady.entry(key.clone()).or_insert((stat, 0));
+        *times = if version.same_version(&stat) { *times + 1 } else { 1 };
+        *version = stat;
+        *times >= UNSTEADY_READS
+    }
+
     /// What was sent, or was there already, is what the file was.
     fn is_up(&mut self, key: Key, uploaded: crate::journal::Uploaded, again: Option<Evidence>) {
         self.missing.remove(key.as_str());
         self.remote.remove(key.as_str());
+        // One that was begun when the file was larger.
+        self.abort_upload(&key);
         if uploaded.young_parts > 0 && !self.rules.draining {
             let young_until_ns = uploaded.stat.ctime_ns.saturating_add(YOUNG_NS);
             let left_ns = young_until_ns.saturating_sub(clock::wall_ns()).clamp(0, YOUNG_NS).unsigned_abs();
@@ -593,6 +643,13 @@ impl Engine {
         self.metrics.file_failed();
         self.trouble(key.as_str(), why);
         self.given_up.insert(key);
+    }
+
+    /// What was given up was seen again: it is missing as long as it is there.
+    fn still_missing(&mut self, key: &Key) {
+        if let Some(trouble) = self.missing.get_mut(key.as_str()) {
+            trouble.scan = self.scanning.last;
+        }
     }
 
     fn trouble(&mut self, name: &str, why: String) {
@@ -626,7 +683,7 @@ impl Engine {
         if let Some(upload) = self.journal.upload(key.as_str()) {
             let (store, key, id) = (Arc::clone(&self.store), key.clone(), upload.id.clone());
             self.journal.end_upload(key.as_str());
-            tokio::spawn(async move {
+            self.aborts.spawn(async move {
                 if let Err(error) = store.abort(&key, &id).await {
                     tracing::warn!(path = %key, %error, "an unfinished upload could not be thrown away");
                 }

@@ -84,16 +84,7 @@ impl Engine {
             }
             self.present.sort_unstable();
             self.present.dedup();
-            let journal = &self.journal;
-            let (up, lost) =
-                std::mem::take(&mut self.present).into_iter().partition(|k| journal.get(k.as_str()).is_some());
-            self.present = up;
-            // Listed with its reason already, or an error of ours: in no case may it be forgotten.
-            let lost: Vec<Key> = lost;
-            for key in lost {
-                let trouble = Trouble { why: "not uploaded".to_owned(), scan: self.scanning.last };
-                self.missing.entry(key.to_string()).or_insert(trouble);
-            }
+            self.list_what_never_came_up();
             let differences = match compare(&self.store, &self.journal, &self.present).await {
                 Ok(differences) => differences,
                 Err(error) => return Ending::from_store_error(&error).with_details(self.missing_lines()),
@@ -123,6 +114,20 @@ impl Engine {
             Err(LeaseError::Store(error)) => Ending::from_store_error(&error).with_details(self.missing_lines()),
             Err(error) => Ending::from_lease_error(&error),
         }
+    }
+
+    /// What the last scan saw and what is not up as it was seen is missing, whoever forgot to say so; only the rest is
+    /// proven.
+    fn list_what_never_came_up(&mut self) {
+        let (journal, missing, scan) = (&self.journal, &mut self.missing, self.scanning.last);
+        self.present.retain(|key| {
+            let is_up = journal.get(key.as_str()).is_some();
+            if !is_up {
+                let trouble = || Trouble { why: "not uploaded".to_owned(), scan };
+                missing.entry(key.to_string()).or_insert_with(trouble);
+            }
+            is_up && !missing.contains_key(key.as_str())
+        });
     }
 
     /// Manifest, then the head's swap, then the marker: each only if the one before is there.

@@ -15,7 +15,7 @@ use crate::config::{Config, Destination};
 use crate::digest::Digest;
 use crate::disk;
 use crate::exit::{Ending, ExitCode};
-use crate::head::{Holder, Lease, TakeOptions};
+use crate::head::{Holder, Lease, RunEnd, TakeOptions, needs_archive};
 use crate::journal::{Journal, JournalError};
 use crate::key::{Key, Prefix};
 use crate::manifest::{Manifest, ManifestError};
@@ -149,6 +149,25 @@ pub(super) async fn rebuild(store: &SharedStore) -> Result<HashMap<Key, Remote>,
     Ok(remote)
 }
 
+/// How the run before `run` ended, from its archived manifest.
+pub(super) async fn archived_end(store: &SharedStore, run: u64) -> Result<Option<RunEnd>, StoreError> {
+    let key = Key::control(&format!("runs/{}/manifest.json", run.saturating_sub(1)));
+    match Manifest::read(store.as_ref(), &key).await {
+        Ok(found) => Ok(found.map(|(manifest, etag)| RunEnd {
+            outcome: manifest.facts.outcome,
+            manifest: etag,
+            marker: manifest.facts.marker.map(|marker| marker.identity),
+            pod_uid: manifest.facts.holder.pod_uid,
+            at: manifest.facts.ended_at,
+        })),
+        Err(ManifestError::Store(error)) => Err(error),
+        Err(error) => {
+            tracing::warn!(%error, "it can't be told whether the end marker is that run's");
+            Ok(None)
+        }
+    }
+}
+
 /// The prefix of a destination; a directory has none.
 pub(super) fn prefix(destination: &Destination) -> Prefix {
     match destination {
@@ -175,6 +194,7 @@ pub(super) async fn engine(
     metrics.stage(Stage::Recover);
     let lease = take(&config, &store, &journal).await?;
     let (run, run_end) = (lease.head().run, lease.head().ended.clone());
+    let verdict_stands = needs_archive(lease.head());
     tracing::info!(generation = lease.generation(), run, "the prefix is ours");
     let hold = Hold::keep(lease, Arc::clone(&store), config.lease);
     let remote = if journal.was_empty() {
@@ -213,6 +233,7 @@ pub(super) async fn engine(
         progress,
         uploader,
         jobs: JoinSet::new(),
+        aborts: JoinSet::new(),
         rules,
         pending: PendingFiles::new(times),
         remote,
@@ -230,11 +251,12 @@ pub(super) async fn engine(
         present: Vec::new(),
         dirty: false,
         given_up: Default::default(),
+        unsteady: HashMap::new(),
         quiet_until_ns: None,
         newest_change_ns: 0,
         marker: None,
         passed: Default::default(),
-        verdict_stands: run_end.is_some(),
+        verdict_stands,
         run_end,
         marker_gone: false,
         grace_ends: None,

@@ -11,6 +11,7 @@ use walkdir::WalkDir;
 use crate::config::Filter;
 use crate::disk::{self, Stat};
 use crate::key::{CONTROL_DIR, Key};
+use crate::marker::MarkerKind;
 
 /// One thing that a look found.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -94,15 +95,19 @@ impl Tree {
         self.root.join(key.as_str())
     }
 
-    /// Whether a path relative to SRC is none of our business: ours, the file system's, or excluded.
+    /// Whether a path relative to SRC is none of our business: ours, the file system's, or excluded. An end marker never
+    /// is: `--exclude '*'` leaves out what goes up, not how the run ends.
     pub fn ignores(&self, relative: &str) -> bool {
+        if MarkerKind::of(relative).is_some() {
+            return false;
+        }
         let first = relative.split('/').next().unwrap_or_default();
         first == CONTROL_DIR || first == "lost+found" || self.filter.excludes(relative)
     }
 
     /// Looks at everything below `below` (SRC itself or a directory in it).
     pub fn walk(&self, below: &Path, visitor: &mut dyn Visitor) {
-        let mut walk = WalkDir::new(below).follow_links(false).into_iter();
+        let mut walk = WalkDir::new(below).follow_links(false).follow_root_links(below == self.root).into_iter();
         while let Some(entry) = walk.next() {
             if !visitor.wanted() {
                 return;
@@ -115,9 +120,13 @@ impl Tree {
                         visitor.directory(entry.path());
                     }
                 }
-                Ok(entry) => self.look(entry.path(), visitor),
+                Ok(entry) => {
+                    self.look(entry.path(), visitor);
+                }
                 Err(error) => {
                     let gone = error.io_error().is_some_and(|e| e.kind() == io::ErrorKind::NotFound);
+                    // What vanishes during a walk is no trouble, unless it is SRC itself.
+                    let gone = gone && error.path().is_none_or(|path| path != self.root);
                     if let (false, Some(path)) = (gone, error.path()) {
                         let why = error.io_error().map_or_else(|| error.to_string(), ToString::to_string);
                         self.report(path, What::Unreadable(why), visitor);
@@ -127,14 +136,15 @@ impl Tree {
         }
     }
 
-    /// Looks at one path; nothing is reported when it is gone or a directory.
-    pub fn look(&self, path: &Path, visitor: &mut dyn Visitor) {
+    /// Looks at one path; nothing is reported, and false returned, when it is gone or a directory.
+    pub fn look(&self, path: &Path, visitor: &mut dyn Visitor) -> bool {
         match self.what(path) {
             Ok(Some(what)) => self.report(path, what, visitor),
-            Ok(None) => {}
-            Err(error) if error.kind() == io::ErrorKind::NotFound => {}
+            Ok(None) => return false,
+            Err(error) if error.kind() == io::ErrorKind::NotFound => return false,
             Err(error) => self.report(path, What::Unreadable(error.to_string()), visitor),
         }
+        true
     }
 
     fn is_reserved(&self, directory: &Path) -> bool {

@@ -52,8 +52,10 @@ pub struct Pending {
     pub scan: u64,
     /// When this version was seen first.
     since: Instant,
-    /// Its place in the order.
+    /// Its place in the order: when it was seen first.
     tick: u64,
+    /// When this version was seen first: it may need what was seen until then.
+    needs: u64,
     /// Whether the order knows of it.
     ordered: bool,
 }
@@ -137,6 +139,7 @@ impl PendingFiles {
                 scan: 0,
                 since: now,
                 tick,
+                needs: tick,
                 ordered: false,
             }
         });
@@ -157,6 +160,7 @@ impl PendingFiles {
             self.noticed_bytes += stat.size.saturating_sub(pending.stat.size);
             pending.stat = stat;
             pending.since = now;
+            pending.needs = tick;
         }
         pending.action = action;
         if evidence == Evidence::Settled {
@@ -218,7 +222,13 @@ impl PendingFiles {
             if pending.phase != Phase::Ready {
                 continue;
             }
-            if self.order.blocks(&key, pending.rank, pending.tick) {
+            let its_lane = self::lane(pending.stat.size);
+            if its_lane != lane {
+                // It grew, or shrank, while it waited for its turn.
+                self.lanes[its_lane].push_back(key);
+                continue;
+            }
+            if self.order.blocks(&key, pending.rank, pending.needs) {
                 self.held.push_back(key);
                 continue;
             }
@@ -253,7 +263,7 @@ impl PendingFiles {
         for _ in 0..self.held.len().min(64) {
             let Some(held) = self.held.pop_front() else { break };
             match self.files.get(&held) {
-                Some(file) if file.phase == Phase::Ready && !self.order.blocks(&held, file.rank, file.tick) => {
+                Some(file) if file.phase == Phase::Ready && !self.order.blocks(&held, file.rank, file.needs) => {
                     self.lanes[lane(file.stat.size)].push_front(held);
                 }
                 Some(_) => self.held.push_back(held),
@@ -368,6 +378,18 @@ mod tests {
     }
 
     #[test]
+    fn a_file_that_outgrows_its_lane_goes_in_the_other_one() {
+        let mut world = World::new();
+        world.see("log", 1, Evidence::Settled, 0);
+        world.see("log", SMALL_BYTES + 1, Evidence::Settled, 1);
+        assert!(world.files.start(0).is_none());
+        let (key, _) = world.files.start(1).unwrap();
+        assert_eq!((world.files.sending(0), world.files.sending(1)), (0, 1));
+        world.files.finish(&key);
+        assert_eq!((world.files.sending(0), world.files.sending(1)), (0, 0));
+    }
+
+    #[test]
     fn a_pointer_waits_for_unsettled_data_but_not_for_a_log() {
         let mut world = World::new();
         world.see("ckpt.data", 1, Evidence::Seen, 0);
@@ -377,6 +399,19 @@ mod tests {
         let (data, _) = world.files.start(0).unwrap();
         assert!(world.files.start(0).is_none(), "the data is on its way");
         world.files.finish(&data);
+        assert_eq!(world.files.start(0).unwrap().0.as_str(), "checkpoint");
+
+        world.files.finish(&Key::new("checkpoint").unwrap());
+        // A pointer that is written again while it waits needs what was seen until then.
+        world.see("next.data", 1, Evidence::Settled, 3);
+        world.see("checkpoint", 1, Evidence::Settled, 4);
+        world.see("last.data", 1, Evidence::Settled, 5);
+        world.see("checkpoint", 2, Evidence::Settled, 6);
+        let (next, last) = (world.files.start(0).unwrap().0, world.files.start(0).unwrap().0);
+        assert!(world.files.start(0).is_none(), "both are on their way");
+        world.files.finish(&next);
+        assert!(world.files.start(0).is_none(), "the last data is on its way");
+        world.files.finish(&last);
         assert_eq!(world.files.start(0).unwrap().0.as_str(), "checkpoint");
 
         world.see("log", 1, Evidence::Seen, 10);

@@ -8,6 +8,7 @@ use std::collections::BTreeMap;
 use std::io;
 use std::path::PathBuf;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 use tokio::sync::mpsc;
 use tokio::task::JoinSet;
@@ -239,6 +240,9 @@ impl Uploader {
         if digest::part_count(job.stat.size) == 1 {
             return self.send_streamed(job, &file).await;
         }
+        if let Some(outcome) = self.completed_earlier(job, &file).await? {
+            return Ok(outcome);
+        }
         let progress = Arc::new(self.metrics.begin_file(&job.key, job.stat.size));
         for _ in 0..TRIES {
             let (id, nonce, stored) = self.open_upload(job).await?;
@@ -252,8 +256,13 @@ impl Uploader {
             };
             let (again, expected) = (Arc::clone(&file), job.stat);
             blocking(move || check_after(&again, &expected, growing)).await?;
+            let answered = AtomicBool::new(false);
             let written = self
-                .write(job, &digest, Some(&nonce), |condition| self.store.complete(&job.key, &id, &parts, condition))
+                .write(job, &digest, Some(&nonce), |condition| async {
+                    let written = self.store.complete(&job.key, &id, &parts, condition).await;
+                    answered.fetch_or(written.is_ok(), Ordering::Relaxed);
+                    written
+                })
                 .await;
             let written = match written {
                 Err(Stop::Store(e)) if e.kind == ErrorKind::Missing => {
@@ -262,6 +271,13 @@ impl Uploader {
                 }
                 other => other?,
             };
+            if !answered.load(Ordering::Relaxed) {
+                // The same bytes were there under another upload's name: then ours is still open.
+                match self.store.abort(&job.key, &id).await {
+                    Err(e) if e.kind != ErrorKind::Missing => return Err(e.into()),
+                    _ => {}
+                }
+            }
             self.tell(Progress::Over(job.key.clone())).await;
             return Ok(Outcome::Sent(uploaded(job, digest, written.etag, if job.last_look { 0 } else { young_parts })));
         }
@@ -271,6 +287,23 @@ impl Uploader {
             job.key.as_str(),
             format!("the multipart upload disappeared {TRIES} times"),
         )))
+    }
+
+    /// The upload that an earlier process began may be the object by now, and nobody heard so: then nothing is sent again.
+    async fn completed_earlier(&self, job: &Job, file: &Arc<ReadFile>) -> Result<Option<Outcome>, Stop> {
+        let Some(resume) = &job.resume else { return Ok(None) };
+        let meta = match self.store.head(&job.key).await {
+            Err(e) if e.kind == ErrorKind::Missing => return Ok(None),
+            other => other?,
+        };
+        let by_nonce = meta.metadata.iter().any(|(name, value)| name == NONCE && *value == resume.nonce);
+        if !by_nonce || meta.size_bytes != job.stat.size {
+            return Ok(None);
+        }
+        let digest = self.hash_on_disk(job, file, None).await?;
+        let Some(digest) = digest.filter(|digest| Some(digest.checksum()) == meta.checksum) else { return Ok(None) };
+        self.tell(Progress::Over(job.key.clone())).await;
+        Ok(Some(Outcome::Same(uploaded(job, digest, meta.etag, young_parts_now(job)))))
     }
 
     /// A single part that no buffer holds: hashed in one pass, streamed in a second through the same descriptor.

@@ -30,7 +30,9 @@ fn twenty_thousand_files_in_a_burst_all_arrive_though_the_queue_overflows() {
     }
     watch.thaw();
 
-    eventually("all but the open ones arrive by the rescan", || watch.metric("chiefsync_uploaded_files_total") >= FILES as f64);
+    eventually("all but the open ones arrive by the rescan", || {
+        watch.metric("chiefsync_uploaded_files_total") >= FILES as f64
+    });
     assert!(watch.metric("chiefsync_queue_overflows_total") >= 1.0, "the queue did not overflow");
     drop(logs);
     sandbox.done();

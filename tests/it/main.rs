@@ -3,10 +3,17 @@
 
 mod harness;
 
-mod bursts;
 mod carry;
+
+mod bursts;
+mod faults;
+mod links;
+mod model;
+mod order;
+mod rerun;
 mod resume;
 mod watching;
+mod writers;
 
 mod store_conformance;
 mod store_local;

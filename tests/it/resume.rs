@@ -71,6 +71,7 @@ fn a_completed_upload_whose_answer_was_lost_with_the_process_is_known_again() {
     sandbox.done();
     sandbox.watch(server.place(), "job").run().expect_code(0);
     assert_same_tree(&sandbox.tree(), &server.tree("job"));
+    assert_eq!(server.count(Operation::UploadPart).requests, 0, "parts were sent again");
     assert!(server.uploads().is_empty(), "an upload is left open");
 }
 
@@ -94,41 +95,37 @@ fn what_is_up_is_not_sent_again_after_a_kill() {
         sandbox.write("files/new", b"new");
         sandbox.done();
         cli.run().expect_code(0);
-        let sent: Vec<_> = server.writes().into_iter().map(|w| w.key).filter(|key| !key.contains("/.chiefsync/")).collect();
+        let sent: Vec<_> =
+            server.writes().into_iter().map(|w| w.key).filter(|key| !key.contains("/.chiefsync/")).collect();
         assert_eq!(sent, ["job/files/new", "job/DONE"], "control directory kept: {keep_control}");
         assert_same_tree(&sandbox.tree(), &server.tree("job"));
     }
 }
 
-/// Own orphaned uploads are aborted: the file is gone when chiefsync comes back, or is another one.
+/// Own orphaned uploads are aborted: the file is gone when chiefsync comes back, or is another one. (Without the journal a
+/// file that is gone can't be asked for: MinIO lists uploads by their full name only.)
 #[test]
 fn an_orphaned_upload_is_thrown_away() {
-    for keep_control in [true, false] {
-        let (sandbox, server) = (Sandbox::new(), DevS3::start());
-        let gate = Gate::new();
-        let complete = When::operation(Operation::CompleteMultipartUpload);
-        let stall = server.faults().add(complete, Fault::Stall(Hold::Until(gate.clone())));
-        sandbox.write_large("rotated.bin", 1, 2 * PART_BYTES);
-        sandbox.write_large("shrunk.bin", 2, 2 * PART_BYTES);
-        sandbox.write_large("changed.bin", 3, 2 * PART_BYTES);
-        let cli = sandbox.watch(server.place(), "job").args(["--pod-uid", "pod"]);
-        let watch = cli.clone().spawn();
-        gate.arrived_blocking(3);
-        watch.kill();
-        stall.remove();
-        gate.open();
-        assert_eq!(server.uploads().len(), 3);
+    let (sandbox, server) = (Sandbox::new(), DevS3::start());
+    let gate = Gate::new();
+    let complete = When::operation(Operation::CompleteMultipartUpload);
+    let stall = server.faults().add(complete, Fault::Stall(Hold::Until(gate.clone())));
+    sandbox.write_large("rotated.bin", 1, 2 * PART_BYTES);
+    sandbox.write_large("shrunk.bin", 2, 2 * PART_BYTES);
+    sandbox.write_large("changed.bin", 3, 2 * PART_BYTES);
+    let watch = sandbox.watch(server.place(), "job").spawn();
+    gate.arrived_blocking(3);
+    watch.kill();
+    stall.remove();
+    gate.open();
+    assert_eq!(server.uploads().len(), 3);
 
-        sandbox.remove("rotated.bin");
-        sandbox.write("shrunk.bin", &content(4, 1000));
-        sandbox.overwrite("changed.bin", b"other bytes");
-        if !keep_control {
-            std::fs::remove_dir_all(sandbox.control()).unwrap();
-        }
-        sandbox.done();
-        cli.run().expect_code(0);
-        assert_same_tree(&sandbox.tree(), &server.tree("job"));
-        let open: Vec<_> = server.uploads().into_iter().map(|upload| upload.key).collect();
-        assert!(open.is_empty(), "control directory kept: {keep_control}; still open: {open:?}");
-    }
+    sandbox.remove("rotated.bin");
+    sandbox.write("shrunk.bin", &content(4, 1000));
+    sandbox.overwrite("changed.bin", b"other bytes");
+    sandbox.done();
+    sandbox.watch(server.place(), "job").run().expect_code(0);
+    assert_same_tree(&sandbox.tree(), &server.tree("job"));
+    let open: Vec<_> = server.uploads().into_iter().map(|upload| upload.key).collect();
+    assert!(open.is_empty(), "still open: {open:?}");
 }

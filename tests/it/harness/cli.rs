@@ -179,9 +179,15 @@ impl Running {
     /// The sum of a metric over its labels; it must have been started with `--metrics-addr 127.0.0.1:0`.
     #[track_caller]
     pub fn metric(&mut self, name: &str) -> f64 {
-        self.metrics().lines().filter(|line| line.split([' ', '{']).next() == Some(name)).map(|line| {
-            line.rsplit_once(' ').and_then(|(_, value)| value.parse::<f64>().ok()).expect("a number at the line's end")
-        }).sum()
+        self.metrics()
+            .lines()
+            .filter(|line| line.split([' ', '{']).next() == Some(name))
+            .map(|line| {
+                line.rsplit_once(' ')
+                    .and_then(|(_, value)| value.parse::<f64>().ok())
+                    .expect("a number at the line's end")
+            })
+            .sum()
     }
 
     /// Everything that `/metrics` says.
