@@ -15,7 +15,7 @@ use crate::config::{Config, Destination};
 use crate::digest::Digest;
 use crate::disk;
 use crate::exit::{Ending, ExitCode};
-use crate::head::{Holder, Lease, TakeOptions};
+use crate::head::{Holder, Lease, TakeOptions, needs_archive};
 use crate::journal::{Journal, JournalError};
 use crate::key::{Key, Prefix};
 use crate::manifest::{Manifest, ManifestError};
@@ -174,6 +174,8 @@ pub(super) async fn engine(
     metrics.stage(Stage::Recover);
     let lease = take(&config, &store, &journal).await?;
     let (run, run_end) = (lease.head().run, lease.head().ended.clone());
+    // Under a head that is new a verdict may lie around whose head was lost.
+    let verdict_stands = needs_archive(lease.head()) || lease.generation() == 1;
     tracing::info!(generation = lease.generation(), run, "the prefix is ours");
     let hold = Hold::keep(lease, Arc::clone(&store), config.lease);
     let remote = if journal.was_empty() {
@@ -231,11 +233,14 @@ pub(super) async fn engine(
         given_up: Default::default(),
         quiet_until_ns: i64::MAX,
         marker: None,
+        markers_seen: HashMap::new(),
+        failed: None,
         passed: Default::default(),
-        verdict_stands: run_end.is_some(),
+        verdict_stands,
         run_end,
         marker_gone: false,
         grace_ends: None,
+        deadline: None,
         run,
         started_at: clock::timestamp(),
         stop: None,
