@@ -67,6 +67,19 @@ impl Screen {
         if self.live { self.bars.suspend(write) } else { write() }
     }
 
+    /// Writes text for people to stdout, above the live view where there is one; in a JSON log and where silence is wanted,
+    /// nothing.
+    pub fn tell(&self, text: &str) {
+        if self.json || self.quiet {
+            return;
+        }
+        self.bars.suspend(|| {
+            let mut stdout = io::stdout().lock();
+            // A reader that went away changes nothing about what is done.
+            let _ = stdout.write_all(text.as_bytes()).and_then(|()| stdout.write_all(b"\n"));
+        });
+    }
+
     /// Wipes the live view.
     pub fn clear(&self) {
         let _ = self.bars.clear();

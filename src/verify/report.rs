@@ -14,7 +14,7 @@ use super::{Compared, Verification};
 
 /// What was found out about one path.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug, Serialize)]
-#[serde(rename_all = "kebab-case")]
+#[serde(into = "&'static str")]
 pub enum Verdict {
     /// All that was compared is the same.
     Match,
@@ -27,7 +27,7 @@ pub enum Verdict {
 }
 
 impl Verdict {
-    /// The words for tables.
+    /// The words for tables and programs.
     pub fn name(self) -> &'static str {
         match self {
             Verdict::Match => "match",
@@ -35,6 +35,12 @@ impl Verdict {
             Verdict::Differs => "differs",
             Verdict::MissingRemotely => "missing remotely",
         }
+    }
+}
+
+impl From<Verdict> for &'static str {
+    fn from(verdict: Verdict) -> &'static str {
+        verdict.name()
     }
 }
 
@@ -54,7 +60,7 @@ pub struct Entry {
 
 /// The verdict on the whole.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Serialize)]
-#[serde(rename_all = "kebab-case")]
+#[serde(rename_all = "lowercase")]
 pub enum Overall {
     /// Every entry matches.
     Match,
@@ -79,7 +85,7 @@ pub struct Counts {
     pub missing_locally: u64,
     /// Not in the bucket.
     pub missing_remotely: u64,
-    /// Objects below the prefix that nothing names: older history, which stays.
+    /// Objects below the prefix that nothing names, like what was rotated away: they stay.
     pub extra: u64,
     /// Sockets, FIFOs, devices: never uploaded.
     pub skipped: u64,
@@ -249,12 +255,12 @@ fn ending(of: &Verification, head: &Head, has_manifest: bool, counts: &Counts) -
         " and its manifest".to_owned()
     };
     let beside =
-        if counts.extra == 0 { String::new() } else { format!("; {} older objects beside them", counts.extra) };
+        if counts.extra == 0 { String::new() } else { format!("; {} other objects beside them", counts.extra) };
     let wrong = counts.differs + counts.missing_locally + counts.missing_remotely;
     if wrong == 0 {
         let deep = if of.config.deep { ", every byte read back" } else { "" };
         let summary = format!(
-            "match: {} files, {} in {url} agree with {run}{with}{deep}{beside}",
+            "match: {} entries, {} in {url} agree with {run}{with}{deep}{beside}",
             counts.matching,
             show_size(counts.matching_bytes),
         );

@@ -162,7 +162,7 @@ async fn what_the_bucket_lost_or_got_is_told() {
     assert_eq!(rows(&report), [("a", "missing remotely"), ("d/b", "differs")]);
     assert_eq!(report.extra, ["older"]);
     assert!(ending.summary.starts_with("1 missing remotely, 1 differ in file://"), "{}", ending.summary);
-    assert!(ending.summary.ends_with("4 match; 1 older objects beside them"), "{}", ending.summary);
+    assert!(ending.summary.ends_with("4 match; 1 other objects beside them"), "{}", ending.summary);
     assert!(report.entries[1].why.as_ref().unwrap().starts_with("another version is there (5 bytes, ETag "));
 }
 
