@@ -134,6 +134,14 @@ pub struct Marker {
 }
 
 impl Marker {
+    /// From the version and what was read of it.
+    fn of(kind: MarkerKind, stat: Stat, bytes: Vec<u8>) -> Marker {
+        let sha256 = Sha256::of(&bytes);
+        let document = (stat.size <= MAX_MARKER_BYTES).then(|| parse(&bytes)).flatten();
+        let identity = MarkerIdentity { ino: stat.ino, ctime_ns: stat.ctime_ns, size: stat.size, sha256 };
+        Marker { kind, identity, document, bytes: bytes.into(), stat }
+    }
+
     /// Whether `bytes` is all of it; otherwise the object is sent from the file.
     pub fn is_whole(&self) -> bool {
         self.identity.size == self.bytes.len() as u64
@@ -155,14 +163,18 @@ pub fn read(source: &Path) -> io::Result<Option<Marker>> {
 
 fn read_kind(source: &Path, kind: MarkerKind) -> io::Result<Option<Marker>> {
     let path = source.join(kind.file_name());
-    match disk::symlink_metadata(&path) {
-        Ok(meta) if meta.is_file() => {}
+    let found = match disk::symlink_metadata(&path) {
+        Ok(meta) if meta.is_file() => Stat::of(&meta),
         Ok(_) => return Ok(None),
         Err(e) if is_absent(&e) => return Ok(None),
         Err(e) => return Err(e),
-    }
+    };
     let file = match ReadFile::open(&path) {
         Err(e) if is_absent(&e) => return Ok(None),
+        // Another user's `touch` under a strict umask: nothing in it needs to be read.
+        Err(e) if e.kind() == io::ErrorKind::PermissionDenied && found.size == 0 => {
+            return Ok(Some(Marker::of(kind, found, Vec::new())));
+        }
         other => other?,
     };
     for _ in 0..LOOKS {
@@ -171,10 +183,7 @@ fn read_kind(source: &Path, kind: MarkerKind) -> io::Result<Option<Marker>> {
         let filled = file.read_at(&mut bytes, 0)?;
         // Still being written: the content has to be the version's whose identity it stands for.
         if filled == bytes.len() && file.stat()? == stat {
-            let sha256 = Sha256::of(&bytes);
-            let document = (stat.size <= MAX_MARKER_BYTES).then(|| parse(&bytes)).flatten();
-            let identity = MarkerIdentity { ino: stat.ino, ctime_ns: stat.ctime_ns, size: stat.size, sha256 };
-            return Ok(Some(Marker { kind, identity, document, bytes: bytes.into(), stat }));
+            return Ok(Some(Marker::of(kind, stat, bytes)));
         }
     }
     Err(io::Error::new(io::ErrorKind::ResourceBusy, format!("{} changes while it is read", path.display())))

@@ -5,7 +5,7 @@
 //! begins and once when it is over, however many requests it holds up.
 
 use std::sync::atomic::{AtomicU32, Ordering};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 
 use async_trait::async_trait;
 use tokio::sync::watch;
@@ -42,27 +42,42 @@ pub enum Until {
 
 /// The engine's handle on how long all requests together go on trying; clones share it.
 #[derive(Clone, Debug)]
-pub struct Patience(Arc<watch::Sender<Until>>);
+pub struct Patience {
+    until: Arc<watch::Sender<Until>>,
+    /// Whatever is set, nothing is tried after this.
+    limit: Arc<OnceLock<Instant>>,
+}
 
 impl Patience {
     /// A handle that starts with `until`.
     pub fn new(until: Until) -> Patience {
-        Patience(Arc::new(watch::Sender::new(until)))
+        Patience { until: Arc::new(watch::Sender::new(until)), limit: Arc::default() }
     }
 
     /// Changes it for every request, also those that wait right now: they try again at once, or give up.
     pub fn set(&self, until: Until) {
-        self.0.send_replace(until);
+        self.until.send_replace(match (until, self.limit.get()) {
+            (Until::Forever, Some(&limit)) => Until::Deadline(limit),
+            (Until::Deadline(end), Some(&limit)) => Until::Deadline(end.min(limit)),
+            (until, _) => until,
+        });
+    }
+
+    /// Sets an end to patience, now and whatever is set later: the process has only so long to live. The first one counts.
+    pub fn limit(&self, at: Instant) {
+        // A second limit can't be later than the process's end either.
+        let _ = self.limit.set(at);
+        self.set(self.get());
     }
 
     /// What holds now.
     pub fn get(&self) -> Until {
-        *self.0.borrow()
+        *self.until.borrow()
     }
 
     /// Waits before the next try number `attempt` (from 1); `false` when patience is at an end.
     async fn pause(&self, attempt: u32) -> bool {
-        let mut changes = self.0.subscribe();
+        let mut changes = self.until.subscribe();
         let until = *changes.borrow_and_update();
         let longest = FIRST_PAUSE.saturating_mul(1 << attempt.saturating_sub(1).min(16)).min(LONGEST_PAUSE);
         let jittered = longest.mul_f64(random_fraction());

@@ -15,7 +15,7 @@ enum Command {
     Head(oneshot::Sender<Result<(), LeaseError>>, oneshot::Sender<Head>),
     Check(oneshot::Sender<Result<(), LeaseError>>),
     Update(Change, oneshot::Sender<Result<(), LeaseError>>),
-    Archive(oneshot::Sender<Result<(), LeaseError>>, oneshot::Sender<u64>),
+    Archive(oneshot::Sender<Result<(), LeaseError>>, oneshot::Sender<Option<u64>>),
     Release(Change, oneshot::Sender<Result<(), LeaseError>>),
 }
 
@@ -55,8 +55,9 @@ impl Hold {
         self.ask(|answer| Command::Update(Box::new(change), answer)).await
     }
 
-    /// Moves the verdict of an earlier run out of the way; returns the number of the run that begins.
-    pub async fn archive(&self) -> Result<u64, LeaseError> {
+    /// Moves the verdict of an earlier run out of the way; returns the number of the run that begins, or `None` where there
+    /// was no verdict.
+    pub async fn archive(&self) -> Result<Option<u64>, LeaseError> {
         let (sender, run) = oneshot::channel();
         self.ask(|answer| Command::Archive(answer, sender)).await?;
         run.await.map_err(|_| self.gone())
@@ -122,7 +123,8 @@ async fn keep(
                 Some(Command::Update(change, answer)) => (lease.update(change).await, Some(answer)),
                 Some(Command::Archive(answer, run)) => {
                     let archived = archive_verdict(store.as_ref(), &mut lease).await;
-                    let _ = run.send(lease.head().run);
+                    let begins = archived.as_ref().is_ok_and(Option::is_some).then(|| lease.head().run);
+                    let _ = run.send(begins);
                     (archived.map(drop), Some(answer))
                 }
                 Some(Command::Release(change, answer)) => {

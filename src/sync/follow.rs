@@ -9,7 +9,7 @@ use crate::stage::Stage;
 use crate::store::retry::Until;
 
 use super::settle::Times;
-use super::{Engine, Outside, recover};
+use super::{Engine, LAST_WORDS, Outside, recover};
 
 /// Full scans this far apart where inotify sees every change, and where other machines write too.
 const RESCAN_LOCAL: Duration = Duration::from_secs(60);
@@ -30,9 +30,10 @@ enum End {
 }
 
 /// Follows SRC until its end marker, drains, proves, and says how the process should end.
-pub async fn watch(config: WatchConfig, mut outside: Outside) -> Ending {
+pub async fn watch(config: WatchConfig, outside: Outside) -> Ending {
     let mut signals = outside.signals.clone();
     let base = config.base.clone();
+    super::heed_signals(&outside, base.grace);
     if let Err(ending) = appear(&base, &mut signals).await {
         return ending;
     }
@@ -47,14 +48,13 @@ pub async fn watch(config: WatchConfig, mut outside: Outside) -> Ending {
     outside.patience.set(Until::Forever);
     let times = Times { settle: config.settle, growing_interval: config.growing_interval };
     let patience = outside.patience.clone();
-    outside.signals = signals.clone();
     let starting = recover::engine(base.clone(), outside, tree, journal, times, true);
     let mut engine = tokio::select! {
         engine = starting => match engine {
             Ok(engine) => engine,
             Err(ending) => return ending,
         },
-        () = stopped(&mut signals) => {
+        () = super::grace_is_over(&mut signals, base.grace) => {
             return Ending::new(ExitCode::Incomplete, "stopped before the destination could be reached; nothing was uploaded");
         }
         () = ended_meanwhile(&base, &patience) => unreachable!("ends only with the other branches"),
@@ -62,8 +62,9 @@ pub async fn watch(config: WatchConfig, mut outside: Outside) -> Ending {
     let local = if recover::is_remote_volume(&base.source) { RESCAN_NETWORK } else { RESCAN_LOCAL };
     engine.rescan_interval = Some(config.rescan.unwrap_or(local));
     let ending = engine.live(&config).await;
-    if config.stay && ending.code == ExitCode::Proven {
-        tracing::info!("proven; staying until SIGTERM");
+    let is_verdict = matches!(ending.code, ExitCode::Proven | ExitCode::TrainerFailed | ExitCode::TrainerLost);
+    if config.stay && is_verdict {
+        tracing::info!(code = ending.code.number(), "the run has ended; staying until SIGTERM");
         stopped(&mut signals).await;
     }
     ending
@@ -94,7 +95,7 @@ async fn appear(config: &Config, signals: &mut tokio::sync::watch::Receiver<Sign
 /// While the destination can't be reached the trainer may end: then patience ends, too, at the deadline.
 async fn ended_meanwhile(config: &Config, patience: &crate::store::retry::Patience) {
     loop {
-        tokio::time::sleep(Duration::from_secs(5)).await;
+        tokio::time::sleep(Duration::from_secs(1)).await;
         if let (Some(deadline), Ok(Some(_))) = (config.deadline, crate::marker::read(&config.source)) {
             patience.set(Until::Deadline(clock::now() + deadline));
             std::future::pending::<()>().await;
@@ -102,7 +103,7 @@ async fn ended_meanwhile(config: &Config, patience: &crate::store::retry::Patien
     }
 }
 
-async fn stopped(signals: &mut tokio::sync::watch::Receiver<Signal>) {
+pub(super) async fn stopped(signals: &mut tokio::sync::watch::Receiver<Signal>) {
     if signals.wait_for(|signal| *signal != Signal::Run).await.is_err() {
         std::future::pending::<()>().await;
     }
@@ -122,25 +123,27 @@ impl Engine {
         }
         self.rescan("start");
         let ending = loop {
-            match self.follow(config).await {
+            let ended = match self.follow(config).await {
                 End::Marker(marker) if marker.kind == MarkerKind::Done => {
-                    break self.end(Outcome::Succeeded, Some(&marker)).await;
+                    self.end(Outcome::Succeeded, Some(&marker)).await
                 }
                 End::Marker(marker) => {
-                    let ending = self.end(Outcome::Failed, Some(&marker)).await;
-                    if ending.code != ExitCode::TrainerFailed || !config.restart_policy.restarts_in_place() {
-                        break ending;
+                    let waited = self.failed.take().is_some();
+                    match self.end(Outcome::Failed, Some(&marker)).await {
+                        Some(ending) if waited || !config.restart_policy.restarts_in_place() => Some(ending),
+                        Some(ending) if ending.code != ExitCode::TrainerFailed => Some(ending),
+                        Some(ending) => (!self.wait_for_attempt(config, *marker).await).then_some(ending),
+                        None => None,
                     }
-                    if !self.wait_for_attempt(config, &marker).await {
-                        break ending;
-                    }
-                    self.clear_verdict().await;
                 }
-                End::Lost => break self.end(Outcome::Lost, None).await,
-                End::Signal => break self.interrupt().await,
+                End::Lost => self.end(Outcome::Lost, None).await,
+                End::Signal => self.interrupt().await,
                 End::Stopped => {
-                    break self.stop.take().expect("stopped with an ending").with_details(self.missing_lines());
+                    Some(self.stop.take().expect("stopped with an ending").with_details(self.missing_lines()))
                 }
+            };
+            if let Some(ending) = ended {
+                break ending;
             }
         };
         self.leave(ending).await
@@ -159,13 +162,17 @@ impl Engine {
     /// Moves the verdict that stands out of the way, before anything below the prefix changes.
     pub(super) async fn clear_verdict(&mut self) {
         match self.hold.archive().await {
-            Ok(run) => {
-                tracing::info!(run, "a new run begins; the earlier verdict is kept under .chiefsync/runs/");
-                self.run = run;
-                self.started_at = clock::timestamp();
+            Ok(begins) => {
+                if let Some(run) = begins {
+                    tracing::info!(run, "a new run begins; the earlier verdict is kept under .chiefsync/runs/");
+                    self.run = run;
+                    self.started_at = clock::timestamp();
+                }
                 self.journal.set_ended(None);
                 self.verdict_stands = false;
                 self.marker_gone = false;
+                // What waited for this may go.
+                self.dispatch();
             }
             Err(error) => self.stop_with(Ending::from_lease_error(&error)),
         }
@@ -180,6 +187,7 @@ impl Engine {
             }
             if let Some(marker) = self.marker.take() {
                 tracing::info!(marker = marker.kind.file_name(), "the end marker is there");
+                self.failed = None;
                 return End::Marker(Box::new(marker));
             }
             if self.verdict_stands && (self.marker_gone || !self.pending.is_empty()) {
@@ -187,59 +195,85 @@ impl Engine {
                 continue;
             }
             let now = clock::now();
-            if self.stop_signal.is_some() && self.grace_ends.is_none() {
-                let grace = self.config.grace;
-                tracing::warn!(
-                    seconds = grace.as_secs(),
-                    "told to stop: following until the trainer or the grace ends"
-                );
-                self.patience.set(Until::Deadline(now + grace));
-                self.grace_ends = Some(now + grace);
+            let mut waits_until = None;
+            if let Some(failed) = self.failed.clone() {
+                let waited = self.last_change + config.restart_wait;
+                let is_over = self.pending.is_empty() && now >= waited;
+                // Where nobody hears that a marker goes, a look tells.
+                if self.marker_gone || is_over && self.is_overtaken(&failed) {
+                    tracing::info!("a new attempt began");
+                    self.failed = None;
+                    continue;
+                }
+                if is_over {
+                    return End::Marker(Box::new(failed));
+                }
+                waits_until = Some(waited).filter(|at| *at > now);
             }
             let drain_at = self.grace_ends.map(|ends| ends - self.config.grace / GRACE_DRAIN_PART);
             if drain_at.is_some_and(|at| now >= at) {
-                return End::Signal;
+                return self.failed.clone().map_or(End::Signal, |failed| End::Marker(Box::new(failed)));
             }
             let idle_ends = config.idle_deadline.map(|idle| self.last_change + idle);
             if self.pending.is_empty() && idle_ends.is_some_and(|at| now >= at) {
                 tracing::error!("nothing changed until the idle deadline and there is no marker: the trainer is lost");
-                return End::Lost;
+                return self.failed.clone().map_or(End::Lost, |failed| End::Marker(Box::new(failed)));
             }
-            let until = [drain_at, idle_ends.filter(|at| *at > now)].into_iter().flatten().min();
-            self.step(until).await;
+            let idle_ends = idle_ends.filter(|at| *at > now);
+            self.step([waits_until, drain_at, idle_ends].into_iter().flatten().min()).await;
         }
     }
 
-    /// Drains, proves and writes the verdict.
-    async fn end(&mut self, outcome: Outcome, marker: Option<&Marker>) -> Ending {
-        let deadline = match (self.config.deadline, self.grace_ends) {
-            (Some(deadline), Some(grace)) => Some((clock::now() + deadline).min(grace)),
-            (deadline, grace) => deadline.map(|d| clock::now() + d).or(grace),
-        };
-        let ended_at_ns = clock::wall_ns();
+    /// Drains, proves and writes the verdict; `None` when `marker` turned out not to be the last word.
+    async fn end(&mut self, outcome: Outcome, marker: Option<&Marker>) -> Option<Ending> {
+        let deadline = self.config.deadline.map(|deadline| clock::now() + deadline);
+        let deadline = [deadline, self.grace_ends].into_iter().flatten().min();
+        // The volume's clock may be ahead of ours.
+        let ended_at_ns = marker.map_or(i64::MIN, |marker| marker.stat.ctime_ns).max(clock::wall_ns());
         self.drain(ended_at_ns, deadline).await;
-        if deadline.is_some_and(|at| clock::now() >= at) {
-            self.patience.set(Until::Deadline(clock::now() + self.last_words()));
+        if self.stop.is_none()
+            && let Some(marker) = marker
+            && self.is_overtaken(marker)
+        {
+            tracing::warn!(marker = marker.kind.file_name(), "the end marker is gone or another one: following on");
+            self.follow_on();
+            return None;
         }
-        self.prove(outcome, marker, ended_at_ns, deadline).await
+        Some(self.prove(outcome, marker, ended_at_ns).await)
     }
 
-    /// The grace is nearly over: sends what is there, complete or not, and says that the run was interrupted.
-    async fn interrupt(&mut self) -> Ending {
-        let grace_ends = self.grace_ends;
+    /// Whether the volume says something else by now than this marker did: a teardown that crashed after DONE, a trainer
+    /// that was started again.
+    fn is_overtaken(&mut self, marker: &Marker) -> bool {
+        match crate::marker::read(&self.config.source) {
+            Ok(Some(now)) if now.identity == marker.identity => false,
+            Ok(Some(now)) if !self.passed.contains(&now.identity) => {
+                self.marker = Some(now);
+                true
+            }
+            Ok(_) => {
+                self.marker_gone = true;
+                true
+            }
+            // It was there a moment ago; what can't be read now changes nothing.
+            Err(_) => false,
+        }
+    }
+
+    /// The grace is nearly over: sends what is there, complete or not, and says that the run was interrupted. `None` when
+    /// the end marker came meanwhile.
+    async fn interrupt(&mut self) -> Option<Ending> {
         let ended_at_ns = clock::wall_ns();
-        self.drain(ended_at_ns, grace_ends).await;
-        self.patience.set(Until::Deadline(clock::now() + self.last_words()));
-        self.prove(Outcome::Interrupted, None, ended_at_ns, grace_ends).await
+        self.drain(ended_at_ns, self.grace_ends).await;
+        if self.stop.is_none() && self.marker.is_some() && !self.is_late() {
+            return None;
+        }
+        Some(self.prove(Outcome::Interrupted, None, ended_at_ns).await)
     }
 
-    /// What the manifest, the head and the last line may still take: the grace was configured less this.
-    fn last_words(&self) -> Duration {
-        Duration::from_secs(3)
-    }
-
-    /// After FAILED: whether a new attempt begins before the wait is over.
-    async fn wait_for_attempt(&mut self, config: &WatchConfig, failed: &Marker) -> bool {
+    /// After FAILED: whether a new attempt begins before the wait is over. That the marker goes, or another comes, shows it.
+    /// Files that change may be the failed attempt's last words: they go up, and the wait begins anew.
+    async fn wait_for_attempt(&mut self, config: &WatchConfig, failed: Marker) -> bool {
         let until = clock::now() + config.restart_wait;
         tracing::warn!(seconds = config.restart_wait.as_secs(), "the trainer failed: waiting for a new attempt");
         self.follow_on();
@@ -247,12 +281,23 @@ impl Engine {
         self.passed.push(failed.identity);
         self.marker_gone = false;
         loop {
-            if self.stop.is_some() || self.stop_signal.is_some() || clock::now() >= until {
+            let is_over = clock::now() >= until;
+            if self.stop.is_some() || self.stop_signal.is_some() {
                 return false;
             }
-            if self.marker.is_some() || self.marker_gone || !self.pending.is_empty() {
+            if self.marker.is_some() || self.marker_gone || is_over && self.is_overtaken(&failed) {
                 tracing::info!("a new attempt began");
+                self.clear_verdict().await;
                 return true;
+            }
+            if !self.pending.is_empty() {
+                tracing::info!("files change after FAILED: following on");
+                self.failed = Some(failed);
+                self.clear_verdict().await;
+                return true;
+            }
+            if is_over {
+                return false;
             }
             self.step(Some(until)).await;
         }
@@ -261,7 +306,7 @@ impl Engine {
     /// Gives the head back, whatever happened; a head that is not ours any more is left alone.
     pub(super) async fn leave(&mut self, ending: Ending) -> Ending {
         self.metrics.stage(Stage::Exit);
-        self.patience.set(Until::Deadline(clock::now() + self.last_words()));
+        self.patience.set(Until::Deadline(clock::now() + LAST_WORDS));
         while self.aborts.join_next().await.is_some() {}
         if ending.code != ExitCode::Fenced
             && let Err(error) = self.hold.release(|_| {}).await

@@ -99,6 +99,25 @@ const GAUGE_INTERVAL: Duration = Duration::from_secs(1);
 /// While draining, a version that can't be read whole this often is given up.
 const UNSTEADY_READS: u32 = 5;
 
+/// What the manifest, the head and the last line may still take when the time is over: the grace was configured less this.
+const LAST_WORDS: Duration = Duration::from_secs(3);
+
+/// From the first signal on nothing is tried for longer than the process will live, whatever the engine waits for.
+fn heed_signals(outside: &Outside, grace: Duration) {
+    let (patience, mut signals) = (outside.patience.clone(), outside.signals.clone());
+    tokio::spawn(async move {
+        if signals.wait_for(|signal| *signal != Signal::Run).await.is_ok() {
+            patience.limit(clock::now() + grace + LAST_WORDS);
+        }
+    });
+}
+
+/// Ends when a first signal's grace is over.
+async fn grace_is_over(signals: &mut watch::Receiver<Signal>, grace: Duration) {
+    follow::stopped(signals).await;
+    clock::sleep(grace).await;
+}
+
 /// Why a file that should be in the bucket isn't.
 #[derive(Clone, Debug)]
 struct Trouble {
@@ -167,12 +186,20 @@ pub(crate) struct Engine {
     newest_change_ns: i64,
 
     marker: Option<Marker>,
+    /// Markers that nobody closed yet, as they were first seen.
+    markers_seen: HashMap<MarkerKind, (Stat, Instant)>,
+    /// The marker of an attempt that failed, while nothing but changes of files speaks for a new one.
+    failed: Option<Marker>,
     passed: Vec<MarkerIdentity>,
+    /// The last end in the bucket, ours or an earlier process's: what makes a marker stale.
     run_end: Option<crate::head::RunEnd>,
     /// A manifest and a marker of a run that ended are in the bucket: nothing may change before they are moved away.
     verdict_stands: bool,
     marker_gone: bool,
+    /// After a first signal: when following and sending must end.
     grace_ends: Option<Instant>,
+    /// While draining: when that must end.
+    deadline: Option<Instant>,
     run: u64,
     started_at: String,
     stop: Option<Ending>,
@@ -242,9 +269,22 @@ impl Engine {
     /// One thing was looked at: decides what is to be done, and when.
     fn observe(&mut self, look: Look, scan: Option<u64>, tick: u64) {
         let Look { found, evidence } = look;
-        if let (Some(kind), What::File(stat)) = (MarkerKind::of(found.key.as_str()), &found.what) {
-            self.observe_marker(kind, *stat, evidence);
-            return;
+        if let Some(kind) = MarkerKind::of(found.key.as_str()) {
+            match &found.what {
+                What::File(stat) => return self.observe_marker(kind, *stat, evidence),
+                // Below that name the bucket says that a run has ended: nothing else may get it.
+                What::FileLink { .. } | What::DirectoryLink { .. } | What::BadLink(_) => {
+                    return self
+                        .trouble(kind.file_name(), "a link is no end marker: it must be a regular file".to_owned());
+                }
+                What::Special(_) | What::Unreadable(_) => {}
+            }
+        }
+        if let What::File(stat) = &found.what {
+            // Also what nobody waits for is a sign of life: a large file that is still under its temporary name.
+            let age_ns = clock::wall_ns().saturating_sub(stat.ctime_ns).max(0).unsigned_abs();
+            let changed_at = clock::now().checked_sub(Duration::from_nanos(age_ns));
+            self.last_change = changed_at.map_or(self.last_change, |at| at.max(self.last_change));
         }
         let known = self.journal.get(found.key.as_str());
         let target = match &found.what {
@@ -351,13 +391,18 @@ impl Engine {
     }
 
     fn observe_marker(&mut self, kind: MarkerKind, stat: Stat, evidence: Evidence) {
-        // An old one is complete; a young one that nobody closed yet is looked at again.
+        // An old one is complete; a young one that nobody closed yet is looked at again. The volume's clock may be ahead.
         let age_ns = clock::wall_ns().saturating_sub(stat.ctime_ns);
-        let settle = self.pending.settle();
+        let (settle, now) = (self.pending.settle(), clock::now());
         if evidence == Evidence::Seen && age_ns < i64::try_from(settle.as_nanos()).unwrap_or(i64::MAX) {
-            self.pending.look_at(kind.key(), clock::now() + settle);
-            return;
+            let first = self.markers_seen.get(&kind).filter(|(seen, _)| seen.same_version(&stat)).map(|(_, at)| *at);
+            if first.is_none_or(|at| now.duration_since(at) < settle) {
+                self.markers_seen.insert(kind, (stat, first.unwrap_or(now)));
+                self.pending.look_at(kind.key(), first.unwrap_or(now) + settle);
+                return;
+            }
         }
+        self.markers_seen.remove(&kind);
         match crate::marker::read(&self.config.source) {
             Ok(Some(marker)) if self.passed.contains(&marker.identity) => {}
             Ok(Some(marker)) => {
@@ -494,14 +539,20 @@ impl Engine {
     }
 
     fn on_signal(&mut self) {
-        if let Signal::Stop(code) = *self.signals.borrow_and_update() {
-            self.stop_signal = Some(code);
+        let Signal::Stop(code) = *self.signals.borrow_and_update() else { return };
+        let grace_ends = clock::now() + self.config.grace;
+        self.stop_signal = Some(code);
+        self.grace_ends = Some(grace_ends);
+        let until = self.deadline.map_or(grace_ends, |deadline| deadline.min(grace_ends));
+        if self.rules.draining {
+            self.deadline = Some(until);
         }
+        self.patience.set(Until::Deadline(until));
     }
 
     /// Begins what may begin: up to a bounded number of jobs a lane.
     fn dispatch(&mut self) {
-        if self.stop.is_some() || self.verdict_stands && !self.rules.draining {
+        if self.stop.is_some() || self.verdict_stands {
             return;
         }
         for (lane, &limit) in LANES.iter().enumerate() {

@@ -3,9 +3,9 @@
 use std::collections::HashSet;
 use std::path::Path;
 
-use crate::clock::{self, Duration};
+use crate::clock::{self, Duration, Instant};
 use crate::config::SyncConfig;
-use crate::exit::{Ending, ExitCode, Signal};
+use crate::exit::{Ending, ExitCode};
 use crate::head::{Lease, Outcome};
 use crate::journal::Journal;
 use crate::key::Key;
@@ -36,6 +36,7 @@ pub async fn sync(config: SyncConfig, outside: Outside) -> Ending {
     };
     let deadline = base.deadline.map(|deadline| clock::now() + deadline);
     outside.patience.set(deadline.map_or(Until::Forever, Until::Deadline));
+    super::heed_signals(&outside, base.grace);
     outside.metrics.stage(Stage::Preflight);
     if !config.delete
         && let Some(ending) = nothing_to_do(&tree, &journal, &outside).await
@@ -50,22 +51,21 @@ pub async fn sync(config: SyncConfig, outside: Outside) -> Ending {
             Ok(engine) => engine,
             Err(ending) => return ending,
         },
-        Ok(_) = signals.wait_for(|signal| *signal != Signal::Run) => {
+        () = super::grace_is_over(&mut signals, base.grace) => {
             return Ending::new(ExitCode::Incomplete, "stopped before the destination could be reached; nothing was uploaded");
         }
     };
-    engine.sync_once(config.delete).await
+    engine.sync_once(config.delete, deadline).await
 }
 
 impl Engine {
-    async fn sync_once(&mut self, delete: bool) -> Ending {
+    async fn sync_once(&mut self, delete: bool, deadline: Option<Instant>) -> Ending {
         if self.verdict_stands {
             self.clear_verdict().await;
         }
         let started_at_ns = clock::wall_ns();
-        let deadline = self.config.deadline.map(|deadline| clock::now() + deadline);
         self.drain(started_at_ns, deadline).await;
-        let marker = self.marker.take().filter(|_| self.stop_signal.is_none());
+        let marker = self.marker.take();
         let mut ending = None;
         if delete && self.stop.is_none() && self.missing.is_empty() {
             ending = self.delete_strangers().await.err().map(|error| Ending::from_store_error(&error));
@@ -74,12 +74,9 @@ impl Engine {
             (Some(ending), _) => ending,
             (None, Some(marker)) => {
                 let outcome = if marker.kind == MarkerKind::Done { Outcome::Succeeded } else { Outcome::Failed };
-                self.prove(outcome, Some(&marker), started_at_ns, deadline).await
+                self.prove(outcome, Some(&marker), started_at_ns).await
             }
-            (None, None) => {
-                let outcome = if self.stop_signal.is_some() { Outcome::Interrupted } else { Outcome::Synced };
-                self.prove(outcome, None, started_at_ns, deadline).await
-            }
+            (None, None) => self.prove(Outcome::Synced, None, started_at_ns).await,
         };
         self.leave(ending).await
     }
@@ -157,12 +154,13 @@ async fn nothing_to_do(tree: &Tree, journal: &Journal, outside: &Outside) -> Opt
         (view, head?.0)
     };
     let end = head.ended.as_ref()?;
+    let marker = crate::marker::read(tree.root()).map(|marker| marker.map(|marker| marker.identity));
     let same = view.unchanged
         && head.holder.is_none()
         && head.run == ended.run
         && end.manifest == ended.manifest_etag
         && matches!(end.outcome, Outcome::Synced | Outcome::Succeeded)
-        && view.marker == end.marker.is_some();
+        && marker.ok()? == end.marker;
     if !same {
         return None;
     }
@@ -187,7 +185,6 @@ struct View<'a> {
     journal: &'a Journal,
     rules: Rules,
     unchanged: bool,
-    marker: bool,
     present: Vec<Key>,
     links: Vec<(Key, Key)>,
 }
@@ -195,7 +192,7 @@ struct View<'a> {
 impl<'a> View<'a> {
     fn of(tree: &Tree, journal: &'a Journal) -> View<'a> {
         let rules = Rules { prefix: crate::key::Prefix::default(), draining: true };
-        let mut view = View { journal, rules, unchanged: true, marker: false, present: Vec::new(), links: Vec::new() };
+        let mut view = View { journal, rules, unchanged: true, present: Vec::new(), links: Vec::new() };
         tree.walk(tree.root(), &mut view);
         view.present.sort_unstable();
         view.links.sort_unstable();
@@ -208,7 +205,7 @@ impl Visitor for View<'_> {
 
     fn found(&mut self, found: Found) {
         if MarkerKind::of(found.key.as_str()).is_some() {
-            self.marker = true;
+            self.unchanged &= matches!(found.what, What::File(_));
             return;
         }
         match act(&found, self.journal, &self.rules) {

@@ -1,7 +1,7 @@
 //! Prove: the bucket's own listing must say what the journal says, for every file that the last scan saw. Then the
 //! manifest, the head's swap, and the marker last of all.
 
-use crate::clock::{self, Instant};
+use crate::clock;
 use crate::digest::Sha256;
 use crate::exit::{Ending, ExitCode};
 use crate::head::{LeaseError, Outcome, RunEnd};
@@ -11,10 +11,11 @@ use crate::manifest::{Absent, Facts, ManifestWriter, MarkerFacts, TreeDigest};
 use crate::marker::{Marker, MarkerKind};
 use crate::stage::Stage;
 use crate::store::inventory::{self, compare_listing};
-use crate::store::{Body, Condition, ETag, ErrorKind, Listed, SharedStore, StoreError, WriteOptions, Written};
+use crate::store::retry::Until;
+use crate::store::{Body, Condition, ETag, Listed, SharedStore, StoreError, WriteOptions, Written, put_intact};
 
 use super::recover::Remote;
-use super::{Engine, Trouble, recover};
+use super::{Engine, LAST_WORDS, Trouble, recover};
 
 /// How often a difference is mended before it is reported.
 const ROUNDS: u32 = 3;
@@ -70,13 +71,23 @@ impl Engine {
     /// Proves that everything present is in the bucket, mending what isn't; then writes the verdict.
     ///
     /// `outcome` is what the run ends with if nothing is missing. Returns how the process should end; the head stays ours.
-    pub(super) async fn prove(
-        &mut self,
-        outcome: Outcome,
-        marker: Option<&Marker>,
-        ended_at_ns: i64,
-        deadline: Option<Instant>,
-    ) -> Ending {
+    pub(super) async fn prove(&mut self, outcome: Outcome, marker: Option<&Marker>, ended_at_ns: i64) -> Ending {
+        let mut ending = self.mend_and_prove(outcome, marker, ended_at_ns).await;
+        if matches!(ending.code, ExitCode::Incomplete | ExitCode::Differs) {
+            // Whatever else went wrong, a trainer's failure is what the caller must know.
+            match outcome {
+                Outcome::Failed => ending.code = ExitCode::TrainerFailed,
+                Outcome::Lost => ending.code = ExitCode::TrainerLost,
+                Outcome::Succeeded | Outcome::Interrupted | Outcome::Synced => {}
+            }
+        }
+        ending
+    }
+
+    async fn mend_and_prove(&mut self, outcome: Outcome, marker: Option<&Marker>, ended_at_ns: i64) -> Ending {
+        if self.is_late() {
+            self.patience.set(Until::Deadline(clock::now() + LAST_WORDS));
+        }
         for round in 1.. {
             self.metrics.stage(Stage::Prove);
             if let Some(ending) = self.stop.take() {
@@ -92,8 +103,7 @@ impl Engine {
             if differences.is_empty() {
                 break;
             }
-            let late = deadline.is_some_and(|at| clock::now() >= at);
-            if round == ROUNDS || late {
+            if round == ROUNDS || self.is_late() {
                 let lines = differences.iter().map(|d| format!("{}: {}", d.key, describe(d))).collect();
                 return Ending::new(ExitCode::Differs, "the bucket does not hold what was sent")
                     .with_details(lines)
@@ -107,7 +117,7 @@ impl Engine {
                     self.remote.insert(difference.key, remote);
                 }
             }
-            self.drain(ended_at_ns, deadline).await;
+            self.drain(ended_at_ns, self.deadline).await;
         }
         match self.write_verdict(outcome, marker).await {
             Ok(ending) => ending,
@@ -232,14 +242,8 @@ impl Engine {
 
 /// Writes a control object over whatever is there: the head decides who may.
 async fn put_over(store: &SharedStore, key: &Key, body: Body) -> Result<Written, StoreError> {
-    let mut tries = 0;
-    loop {
-        let options = WriteOptions { content_type: Some("application/json"), ..WriteOptions::when(Condition::None) };
-        match store.put(key, body.clone(), options).await {
-            Err(error) if error.kind == ErrorKind::Corrupt && tries < ROUNDS => tries += 1,
-            other => return other,
-        }
-    }
+    let options = WriteOptions { content_type: Some("application/json"), ..WriteOptions::when(Condition::None) };
+    put_intact(store.as_ref(), key, body, options).await
 }
 
 fn describe(difference: &Difference) -> String {

@@ -194,7 +194,8 @@ pub(super) async fn engine(
     metrics.stage(Stage::Recover);
     let lease = take(&config, &store, &journal).await?;
     let (run, run_end) = (lease.head().run, lease.head().ended.clone());
-    let verdict_stands = needs_archive(lease.head());
+    // Under a head that is new a verdict may lie around whose head was lost.
+    let verdict_stands = needs_archive(lease.head()) || lease.generation() == 1;
     tracing::info!(generation = lease.generation(), run, "the prefix is ours");
     let hold = Hold::keep(lease, Arc::clone(&store), config.lease);
     let remote = if journal.was_empty() {
@@ -255,11 +256,14 @@ pub(super) async fn engine(
         quiet_until_ns: None,
         newest_change_ns: 0,
         marker: None,
+        markers_seen: HashMap::new(),
+        failed: None,
         passed: Default::default(),
         verdict_stands,
         run_end,
         marker_gone: false,
         grace_ends: None,
+        deadline: None,
         run,
         started_at: clock::timestamp(),
         stop: None,

@@ -211,8 +211,12 @@ impl Running {
     /// The largest memory that it ever had, in bytes.
     pub fn peak_memory_bytes(&self) -> u64 {
         let status = std::fs::read_to_string(format!("/proc/{}/status", self.pid())).expect("a process that is there");
-        let line = status.lines().find_map(|line| line.strip_prefix("VmHWM:")).expect("a kernel that counts");
-        line.trim().trim_end_matches(" kB").parse::<u64>().expect("a number") * 1024
+        let read = |name: &str| {
+            let line = status.lines().find_map(|line| line.strip_prefix(name)).expect("a kernel that counts");
+            line.trim().trim_end_matches(" kB").parse::<u64>().expect("a number") * 1024
+        };
+        // The pages of the program itself are large in a debug build, and clean.
+        read("VmHWM:") - read("RssFile:")
     }
 
     fn state(&self) -> Option<char> {
