@@ -29,21 +29,23 @@ pub(super) struct Difference {
     pub listed: Option<Listed>,
 }
 
-/// Compares `present` (sorted) with the bucket's listing: key, size and ETag must be what the writes returned.
+/// Compares `present` (sorted) with the bucket's listing: key, size and ETag must be what the writes returned. `other` gets
+/// the objects beside them, more than once where the prefix is listed again.
 pub(super) async fn compare(
     store: &SharedStore,
     journal: &Journal,
     present: &[Key],
+    mut other: impl FnMut(Listed),
 ) -> Result<Vec<Difference>, StoreError> {
     let names: Vec<&str> = present.iter().map(Key::as_str).collect();
     let is_same = |_, listed: &Listed| {
         let up = journal.get(listed.key.as_str());
         up.is_some_and(|up| up.stat.size == listed.size_bytes && up.etag == listed.etag)
     };
-    let (mut differences, _) = compare_listing(store, &names, true, is_same, drop).await?;
+    let (mut differences, _) = compare_listing(store, &names, true, is_same, &mut other).await?;
     if !differences.is_empty() {
         // Before a difference counts, it must also show in one listing from front to back.
-        (differences, _) = compare_listing(store, &names, false, is_same, drop).await?;
+        (differences, _) = compare_listing(store, &names, false, is_same, &mut other).await?;
     }
     let of = |inventory::Difference { index, listed }| Difference { key: present[index].clone(), listed };
     Ok(differences.into_iter().map(of).collect())
@@ -96,7 +98,7 @@ impl Engine {
             self.present.sort_unstable();
             self.present.dedup();
             self.list_what_never_came_up();
-            let differences = match compare(&self.store, &self.journal, &self.present).await {
+            let differences = match compare(&self.store, &self.journal, &self.present, drop).await {
                 Ok(differences) => differences,
                 Err(error) => return Ending::from_store_error(&error).with_details(self.missing_lines()),
             };
