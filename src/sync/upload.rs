@@ -26,6 +26,7 @@ use crate::store::{
 };
 use crate::sync::buffers::Buffers;
 use crate::sync::commit::Hold;
+use crate::sync::settle::SMALL_BYTES;
 
 /// A file system's clock may tick this slowly: what was read sooner after a change is hashed once more.
 pub const YOUNG_NS: i64 = 2_000_000_000;
@@ -126,6 +127,8 @@ pub struct Uploader {
     pub fence: bool,
     /// Whether the store refuses bytes that don't match their digest; if not, they are read back.
     pub verified_by_store: bool,
+    /// Whether SRC is on a file system of this machine, where a small read doesn't wait for a network.
+    pub local_volume: bool,
     /// Our hold on the prefix, asked when a condition fails.
     pub hold: Hold,
     /// Where progress goes.
@@ -194,7 +197,7 @@ impl Uploader {
     async fn run_single(&self, job: &Job) -> Result<Outcome, Stop> {
         let mut buffer = self.buffers.take(job.stat.size).await;
         let (path, expected, growing, metrics) = (job.path.clone(), job.stat, job.growing, Arc::clone(&self.metrics));
-        let (bytes, sha256, young) = blocking(move || {
+        let read = move || {
             let started = clock::now();
             let file = ReadFile::open(&path)?;
             check_before(&file, &expected, growing)?;
@@ -203,8 +206,10 @@ impl Uploader {
             check_after(&file, &expected, growing)?;
             metrics.read_time(started.elapsed());
             Ok::<_, Stop>((buffer.into_bytes(), sha256, read_at_ns < expected.ctime_ns.saturating_add(YOUNG_NS)))
-        })
-        .await?;
+        };
+        // Handing a few kilobytes to another thread costs more than reading them, unless the volume may hang.
+        let at_once = self.local_volume && job.stat.size <= SMALL_BYTES;
+        let (bytes, sha256, young) = if at_once { read()? } else { blocking(read).await? };
         let digest = Digest::One(sha256);
         let young_parts = u32::from(young && !job.last_look);
         if let Some(etag) = self.is_there_already(job, &digest).await? {
@@ -690,14 +695,19 @@ fn is_ours(meta: &Meta, size_bytes: u64, digest: &Digest, nonce: Option<&str>) -
     meta.size_bytes == size_bytes && (by_nonce || meta.checksum.as_deref() == Some(digest.checksum().as_str()))
 }
 
+/// Whether what was opened is the version that was seen.
 fn check_before(file: &ReadFile, expected: &Stat, growing: bool) -> Result<(), Stop> {
-    let now = file.stat()?;
-    let grown = growing && now.ino == expected.ino && now.size >= expected.size;
-    if now.same_version(expected) || grown { Ok(()) } else { Err(Stop::Changed) }
+    check(&file.opened(), expected, growing)
 }
 
+/// Whether it still is.
 fn check_after(file: &ReadFile, expected: &Stat, growing: bool) -> Result<(), Stop> {
-    check_before(file, expected, growing)
+    check(&file.stat()?, expected, growing)
+}
+
+fn check(now: &Stat, expected: &Stat, growing: bool) -> Result<(), Stop> {
+    let grown = growing && now.ino == expected.ino && now.size >= expected.size;
+    if now.same_version(expected) || grown { Ok(()) } else { Err(Stop::Changed) }
 }
 
 /// Fills `buffer` from `offset` and hashes it while it is in the cache.

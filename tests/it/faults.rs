@@ -80,16 +80,18 @@ fn the_lost_answer_to_a_completed_upload_costs_no_second_upload() {
     assert!(server.uploads().is_empty(), "an upload is left open");
 }
 
-/// The server refuses bytes that don't match their digest; they are sent again.
+/// The server refuses bytes that don't match their digest; they are sent again, whatever they belong to.
 #[test]
 fn bytes_that_change_on_their_way_are_refused_and_sent_again() {
-    let (sandbox, server, cli) = watched();
-    let data = When::operation(Operation::PutObject).or_operation(Operation::UploadPart);
-    let rule = server
-        .faults()
-        .add(data.key_where(|key| !key.contains(".chiefsync")).chance(0.3, 5), Fault::FlipReceived { at: 500 });
-    all_arrives(&sandbox, &server, cli.spawn());
-    assert!(rule.hits() > 0);
+    for control in [false, true] {
+        let (sandbox, server, cli) = watched();
+        let bodies = When::operation(Operation::PutObject).or_operation(Operation::UploadPart);
+        // The probe's forged object is refused in any case.
+        let keys = move |key: &str| key.contains("/.chiefsync/") == control && !key.ends_with("-digest");
+        let rule = server.faults().add(bodies.key_where(keys).chance(0.3, 5).times(3), Fault::FlipReceived { at: 50 });
+        all_arrives(&sandbox, &server, cli.spawn());
+        assert!(rule.hits() > 0, "of control objects: {control}");
+    }
 }
 
 /// A completion may fail after it was answered with 200: the error is in the body.

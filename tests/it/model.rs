@@ -138,7 +138,7 @@ impl History {
                     }
                     _ => When::any(),
                 };
-                let (times, seed) = (1 + self.dice.below(4), self.dice.next_u64());
+                let (times, seed) = (1 + self.dice.below(3), self.dice.next_u64());
                 self.say(format!("{times} times {fault:?}"));
                 self.server.faults().add(when.chance(0.5, seed).times(times), fault);
             }
