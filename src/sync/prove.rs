@@ -1,8 +1,13 @@
 //! Prove: the bucket's own listing must say what the journal says, for every file that the last scan saw. Then the
 //! manifest, the head's swap, and the marker last of all.
 
+use std::io;
+use std::path::PathBuf;
+use std::sync::Arc;
+
 use crate::clock;
 use crate::digest::Sha256;
+use crate::disk::ReadFile;
 use crate::exit::{Ending, ExitCode};
 use crate::head::{LeaseError, Outcome, RunEnd};
 use crate::journal::{Ended, Journal};
@@ -12,7 +17,9 @@ use crate::marker::{Marker, MarkerKind};
 use crate::stage::Stage;
 use crate::store::inventory::{self, compare_listing};
 use crate::store::retry::Until;
-use crate::store::{Body, Condition, ETag, Listed, SharedStore, StoreError, WriteOptions, Written, put_intact};
+use crate::store::{
+    Body, BodySource, Condition, ETag, ErrorKind, Listed, SharedStore, StoreError, WriteOptions, Written, put_intact,
+};
 
 use super::recover::Remote;
 use super::{Engine, LAST_WORDS, Trouble, recover};
@@ -164,7 +171,8 @@ impl Engine {
         let in_head = end.clone();
         self.hold.update(move |head| head.ended = Some(in_head)).await?;
         if let Some(marker) = marker.filter(|m| complete || m.kind == MarkerKind::Failed) {
-            put_over(&self.store, &marker.kind.key(), Body::hashed(marker.bytes.clone())).await?;
+            let path = self.config.source.join(marker.kind.file_name());
+            put_over(&self.store, &marker.kind.key(), marker_body(marker, path).await?).await?;
         }
         self.run_end = Some(end);
         self.verdict_stands = true;
@@ -239,6 +247,29 @@ impl Engine {
             Outcome::Interrupted => (ExitCode::Incomplete, "interrupted"),
         };
         Ending::new(code, format!("{word}: {summary}")).with_details(missing)
+    }
+}
+
+/// A marker's bytes: those that were read, or, of one that is too large to be a document, the file's own.
+async fn marker_body(marker: &Marker, path: PathBuf) -> Result<Body, StoreError> {
+    if marker.is_whole() {
+        return Ok(Body::hashed(marker.bytes.clone()));
+    }
+    let (seen, name) = (marker.stat, marker.kind.file_name());
+    let read = move || {
+        let file = ReadFile::open(&path)?;
+        let sha256 = if file.opened() == seen { file.sha256(0, seen.size)? } else { None };
+        Ok::<_, io::Error>(sha256.map(|sha256| (file, sha256)))
+    };
+    match tokio::task::spawn_blocking(read).await.map_err(io::Error::other).flatten() {
+        Ok(Some((file, sha256))) => {
+            let source = BodySource::File { file: Arc::new(file), offset: 0 };
+            Ok(Body { source, len_bytes: seen.size, sha256 })
+        }
+        Ok(None) => {
+            Err(StoreError::new(ErrorKind::Missing, "PutObject", name, "the end marker changed while it was sent"))
+        }
+        Err(error) => Err(StoreError::new(ErrorKind::Missing, "PutObject", name, format!("the end marker: {error}"))),
     }
 }
 
