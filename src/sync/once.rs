@@ -81,8 +81,8 @@ impl Engine {
         self.leave(ending).await
     }
 
-    /// Removes objects below the prefix that no local file answers to: never control objects, markers, or what a record
-    /// names. Only after everything local is up.
+    /// Removes objects below the prefix that no local file answers to: never control objects, markers, what is excluded, or
+    /// what a record names. Only after everything local is up.
     async fn delete_strangers(&mut self) -> Result<(), StoreError> {
         let (head, _) = match Lease::read(self.store.as_ref()).await {
             Ok(Some(found)) => found,
@@ -100,6 +100,7 @@ impl Engine {
             let kept = listed.key.is_control()
                 || MarkerKind::of(listed.key.as_str()).is_some()
                 || local.contains(listed.key.as_str())
+                || self.looker.tree().ignores(listed.key.as_str())
                 || recorded.contains(&listed.key);
             if !kept {
                 strangers.push(listed.key);
@@ -278,6 +279,7 @@ where
                 if !listed.key.is_control()
                     && MarkerKind::of(listed.key.as_str()).is_none()
                     && !local.contains(&listed.key)
+                    && !tree.ignores(listed.key.as_str())
                 {
                     show(PlanLine::Delete(&listed.key));
                     deletions += 1;

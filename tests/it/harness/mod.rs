@@ -2,7 +2,6 @@
 //!
 //! In reading order: `sandbox` (SRC on disk), `minio` and `dev_s3` (where to), `cli` (chiefsync as a process), `reader`
 //! (boto3). Whatever is waited for is a condition, never a time; [`eventually`] has the only clock, and it only gives up.
-#![allow(dead_code, unused_imports)]
 
 mod cli;
 mod dev_s3;
@@ -15,7 +14,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
-pub use cli::{Cli, Finished, Running};
+pub use cli::{Cli, Running};
 pub use dev_s3::{DevS3, is_output};
 pub use minio::minio;
 pub use reader::Reader;

@@ -14,12 +14,7 @@ s3 = boto3.client("s3", config=Config(s3={"addressing_style": "path"}))
 def list_objects(bucket, prefix):
     pages = s3.get_paginator("list_objects_v2").paginate(Bucket=bucket, Prefix=prefix)
     return [
-        {
-            "key": entry["Key"],
-            "size": entry["Size"],
-            "etag": entry["ETag"].strip('"'),
-            "modified": entry["LastModified"].timestamp(),
-        }
+        {"key": entry["Key"], "modified": entry["LastModified"].timestamp()}
         for page in pages
         for entry in page.get("Contents", [])
     ]
@@ -42,10 +37,8 @@ def head(bucket, key):
     answer = s3.head_object(Bucket=bucket, Key=key, ChecksumMode="ENABLED")
     return {
         "size": answer["ContentLength"],
-        "etag": answer["ETag"].strip('"'),
         "checksum": answer.get("ChecksumSHA256"),
         "checksum_type": answer.get("ChecksumType"),
-        "modified": answer["LastModified"].timestamp(),
     }
 
 
