@@ -167,7 +167,16 @@ async fn nothing_to_do(tree: &Tree, journal: &Journal, outside: &Outside) -> Opt
     }
     outside.metrics.stage(Stage::Prove);
     let digest = prove::tree_digest(journal, &view.present, view.links.iter().map(|(key, target)| (key, target)));
-    if digest != ended.tree || !prove::compare(&outside.store, journal, &view.present).await.ok()?.is_empty() {
+    if digest != ended.tree {
+        return None;
+    }
+    // The verdict itself must still be there, too.
+    let (mut manifest, mut done) = (false, false);
+    let differences = prove::compare(&outside.store, journal, &view.present, |listed| {
+        manifest |= listed.key == crate::manifest::key() && listed.etag == end.manifest;
+        done |= listed.key == MarkerKind::Done.key();
+    });
+    if !differences.await.ok()?.is_empty() || !manifest || done != (end.outcome == Outcome::Succeeded) {
         return None;
     }
     let bytes: u64 = view.present.iter().filter_map(|key| journal.get(key.as_str())).map(|up| up.stat.size).sum();

@@ -206,3 +206,14 @@ fn delete_leaves_alone_what_is_excluded_on_disk() {
     delete.run().expect_code(0);
     assert_same_tree(&sandbox.tree(), &server.tree("job"));
 }
+
+/// A bare file is enough for an end marker, whatever it holds; the object is the file as it is.
+#[test]
+fn a_marker_that_is_too_large_for_a_document_arrives_whole() {
+    let (sandbox, server) = (Sandbox::new(), DevS3::start());
+    sandbox.write("a", b"a");
+    let large = content(1, 200_000);
+    sandbox.write("DONE", &large);
+    sandbox.watch(server.place(), "job").spawn().wait().expect_code(0);
+    assert_eq!(server.content("job", "DONE"), Some(large));
+}
