@@ -8,7 +8,7 @@ help: ## This list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-7s %s\n", $$1, $$2 }' $(firstword $(MAKEFILE_LIST))
 
 demo: ## The whole story on this machine: a trainer, the sidecar, an S3 server in process, the proof
-	@$(CARGO) run --release --locked -- demo
+	@$(CARGO) run --locked -- demo
 
 test: ## Every test; needs Go and Python once, to get the S3 servers and an independent reader
 	@tests/tools/get minio versitygw boto3 >&2

@@ -15,6 +15,8 @@ use rustix::fs::{Advice, AtFlags, CWD, Mode, OFlags, fadvise};
 use rustix::io::ReadWriteFlags;
 use serde::{Deserialize, Serialize};
 
+use crate::digest::{Digest, Hasher, Sha256, part_count, part_range};
+
 /// What tells one version of a file from another without reading it.
 ///
 /// Two equal stats mean the same bytes, unless the file was written again within one tick of the file system's clock:
@@ -51,6 +53,9 @@ impl Stat {
         }
     }
 }
+
+/// Read and hash in pieces that stay in the processor's cache.
+pub const PIECE_BYTES: usize = 256 * 1024;
 
 /// Whether this kernel and file system take `RWF_DONTCACHE`; one refusal is enough to stop asking.
 static DONTCACHE: AtomicBool = AtomicBool::new(true);
@@ -118,6 +123,33 @@ impl ReadFile {
             }
         }
         Ok(rustix::io::pread(fd, buffer, offset)?)
+    }
+
+    /// The SHA-256 of `len_bytes` from `offset`, without keeping them; `None` when the file ends sooner.
+    pub fn sha256(&self, offset: u64, len_bytes: u64) -> io::Result<Option<Sha256>> {
+        let mut hasher = Hasher::default();
+        let mut piece = vec![0; PIECE_BYTES.min(usize::try_from(len_bytes).unwrap_or(PIECE_BYTES))];
+        let mut done = 0;
+        while done < len_bytes {
+            let want = piece.len().min(usize::try_from(len_bytes - done).unwrap_or(usize::MAX));
+            if self.read_at(&mut piece[..want], offset + done)? < want {
+                return Ok(None);
+            }
+            hasher.update(&piece[..want]);
+            done += want as u64;
+        }
+        Ok(Some(hasher.finish()))
+    }
+
+    /// The digest of its first `size_bytes`, part by part; `None` when the file ends sooner.
+    pub fn digest(&self, size_bytes: u64) -> io::Result<Option<Digest>> {
+        let mut parts = Vec::new();
+        for index in 0..part_count(size_bytes) {
+            let (offset, len_bytes) = part_range(size_bytes, index);
+            let Some(part) = self.sha256(offset, len_bytes)? else { return Ok(None) };
+            parts.push(part);
+        }
+        Ok(Some(Digest::from(parts)))
     }
 
     /// Says that the file will be read from front to back.

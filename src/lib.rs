@@ -22,6 +22,7 @@ pub mod digest;
 pub mod key;
 
 pub mod sync;
+pub mod verify;
 
 pub mod head;
 pub mod journal;

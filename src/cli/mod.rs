@@ -15,6 +15,7 @@ use clap::{ArgAction, Args, CommandFactory as _, FromArgMatches as _, Parser, Su
 use chiefsync::exit::{Ending, ExitCode, UsageError};
 
 mod demo;
+mod globs;
 mod live;
 mod logging;
 mod ls;
@@ -115,9 +116,10 @@ fn try_parse(arguments: &[OsString]) -> Result<Cli, clap::Error> {
     let mut typed = Cli::from_arg_matches(&matches)?;
     if let Some((_, matches)) = matches.subcommand() {
         match &mut typed.command {
-            Command::Watch(watch) => watch.shared.take_rules(matches),
-            Command::Sync(sync) => sync.shared.take_rules(matches),
-            Command::Verify(_) | Command::Ls(_) | Command::Demo(_) => {}
+            Command::Watch(watch) => watch.shared.globs.take_rules(matches),
+            Command::Sync(sync) => sync.shared.globs.take_rules(matches),
+            Command::Verify(verify) => verify.globs.take_rules(matches),
+            Command::Ls(_) | Command::Demo(_) => {}
         }
     }
     Ok(typed)
@@ -311,7 +313,7 @@ mod tests {
             let error = match try_parse(&words(line)).unwrap().command {
                 Command::Watch(watch) => watch.config().unwrap_err(),
                 Command::Sync(sync) => sync.config().unwrap_err(),
-                Command::Verify(verify) => verify.places().unwrap_err(),
+                Command::Verify(verify) => verify.config().unwrap_err(),
                 other => panic!("{other:?}"),
             };
             assert!(error.message.contains(message) && error.hint.is_some(), "{}", error.message);

@@ -21,6 +21,7 @@ pub struct Screen {
     live: bool,
     json: bool,
     quiet: bool,
+    verbose: bool,
 }
 
 impl Screen {
@@ -36,6 +37,7 @@ impl Screen {
             live,
             json: global.log_format == LogFormat::Json,
             quiet: global.quiet(),
+            verbose: global.verbose > 0,
         };
         logging::init(global, terminal, wants_color(terminal, variable), screen.clone());
         screen
@@ -51,6 +53,11 @@ impl Screen {
         self.live.then_some(&self.bars)
     }
 
+    /// Whether results are wanted in full.
+    pub fn verbose(&self) -> bool {
+        self.verbose
+    }
+
     /// Writes one line, above the live view where there is one. A stderr that is gone stops nobody.
     pub fn line(&self, line: &str) {
         let write = || {
@@ -58,6 +65,19 @@ impl Screen {
             let _ = stderr.write_all(line.as_bytes()).and_then(|()| stderr.write_all(b"\n"));
         };
         if self.live { self.bars.suspend(write) } else { write() }
+    }
+
+    /// Writes text for people to stdout, above the live view where there is one; in a JSON log and where silence is wanted,
+    /// nothing.
+    pub fn tell(&self, text: &str) {
+        if self.json || self.quiet {
+            return;
+        }
+        self.bars.suspend(|| {
+            let mut stdout = io::stdout().lock();
+            // A reader that went away changes nothing about what is done.
+            let _ = stdout.write_all(text.as_bytes()).and_then(|()| stdout.write_all(b"\n"));
+        });
     }
 
     /// Wipes the live view.

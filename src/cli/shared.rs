@@ -4,16 +4,17 @@ use std::io::ErrorKind;
 use std::net::SocketAddr;
 use std::path::{Component, Path, PathBuf};
 
-use clap::parser::ValueSource;
-use clap::{ArgMatches, Args};
+use clap::Args;
 
 use chiefsync::clock::Duration;
 use chiefsync::config::{
-    self, Config, Destination, Filter, LEAST_BYTES, Placeholders, memory_budget, parse_duration, show_size,
+    self, Config, Destination, LEAST_BYTES, Placeholders, memory_budget, parse_duration, show_size,
 };
 use chiefsync::disk;
 use chiefsync::exit::{Ending, UsageError};
 use chiefsync::key::CONTROL_DIR;
+
+use super::globs::Globs;
 
 /// Where the kubelet looks for a container's last word unless the pod says otherwise.
 const TERMINATION_LOG: &str = "/dev/termination-log";
@@ -32,17 +33,8 @@ pub struct Shared {
     #[arg(value_name = "DEST", env = "CHIEFSYNC_DEST")]
     destination: String,
 
-    /// Uploads what matches, though an earlier --exclude left it out; the last glob that matches decides. In the variable:
-    /// one a line, or separated by commas.
-    #[arg(long, value_name = "GLOB", env = "CHIEFSYNC_INCLUDE", help_heading = "What goes up")]
-    include: Vec<String>,
-    /// Leaves out what matches: a name in any directory, a path from SRC where the glob has a slash, a directory where it
-    /// ends in one. In the variable: one a line, or separated by commas.
-    #[arg(long, value_name = "GLOB", env = "CHIEFSYNC_EXCLUDE", help_heading = "What goes up")]
-    exclude: Vec<String>,
-    /// (is include, glob), in the order in which they were typed.
-    #[arg(skip)]
-    rules: Vec<(bool, String)>,
+    #[command(flatten)]
+    pub globs: Globs,
 
     /// What still changes this long after the end is listed as incomplete.
     #[arg(long, value_name = "TIME", default_value = "5s", value_parser = parse_duration, env = "CHIEFSYNC_QUIET", help_heading = "Times")]
@@ -185,22 +177,6 @@ fn parse_address(text: &str) -> Result<SocketAddr, UsageError> {
 }
 
 impl Shared {
-    /// Remembers the order in which includes and excludes were typed, across both flags. What the variables say comes
-    /// before what was typed; there, excludes come before includes.
-    pub fn take_rules(&mut self, matches: &ArgMatches) {
-        let mut rules = Vec::new();
-        for (include, id, globs) in [(false, "exclude", &self.exclude), (true, "include", &self.include)] {
-            if matches.value_source(id) == Some(ValueSource::EnvVariable) {
-                let globs = globs.iter().flat_map(|text| split_list(text));
-                rules.extend(globs.map(|glob| (0, include, glob)));
-            } else if let Some(places) = matches.indices_of(id) {
-                rules.extend(places.zip(globs).map(|(place, glob)| (place + 1, include, glob.clone())));
-            }
-        }
-        rules.sort_by_key(|(place, ..)| *place);
-        self.rules = rules.into_iter().map(|(_, include, glob)| (include, glob)).collect();
-    }
-
     /// What was typed as what holds; says on the log what the user should know about it. Unless `source_exists`, SRC may
     /// appear later.
     ///
@@ -224,12 +200,7 @@ impl Shared {
         if let Destination::File { directory } = &destination {
             refuse_nesting(&source, directory)?;
         }
-        let filter = Filter::new(&self.rules).map_err(|message| {
-            UsageError::new(message, "write a glob: * within a name, ** across directories, ? [abc] {a,b}")
-        })?;
-        if !self.rules.is_empty() && self.rules.iter().all(|(include, _)| *include) {
-            tracing::warn!("--include alone leaves nothing out; put --exclude '*' before it to upload nothing else");
-        }
+        let filter = self.globs.filter()?;
         let (memory_bytes, from) = memory_budget(self.memory);
         tracing::info!(
             version = env!("CARGO_PKG_VERSION"),
@@ -278,21 +249,6 @@ pub fn leave_last_word(ending: &Ending, path: Option<&Path>) {
     }
 }
 
-/// A list in a variable: one a line, or separated by commas that are not within braces.
-fn split_list(text: &str) -> Vec<String> {
-    let mut depth = 0_usize;
-    let lines = text.contains('\n');
-    let ends = |c: char| {
-        match c {
-            '{' => depth += 1,
-            '}' => depth = depth.saturating_sub(1),
-            _ => {}
-        }
-        if lines { c == '\n' } else { c == ',' && depth == 0 }
-    };
-    text.split(ends).map(str::trim).filter(|glob| !glob.is_empty()).map(str::to_owned).collect()
-}
-
 /// A tree that is copied into itself never ends.
 fn refuse_nesting(source: &Path, directory: &Path) -> Result<(), UsageError> {
     let (source, directory) = (real(source), real(directory));
@@ -322,19 +278,6 @@ fn real(path: &Path) -> PathBuf {
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn a_list_in_a_variable() {
-        for (text, globs) in [
-            ("*.log", &["*.log"][..]),
-            ("*.log, cache/ ,,", &["*.log", "cache/"]),
-            ("*.{a,b},c", &["*.{a,b}", "c"]),
-            ("a,b\nc d\n", &["a,b", "c d"]),
-            (" ", &[]),
-        ] {
-            assert_eq!(split_list(text), globs, "{text:?}");
-        }
-    }
 
     #[test]
     fn an_address_may_lack_its_host() {

@@ -6,16 +6,22 @@ use std::path::{Path, PathBuf};
 use clap::Args;
 use serde::Serialize;
 
-use chiefsync::config::{Destination, show_size};
+use chiefsync::config::{Destination, memory_budget, show_size};
 use chiefsync::exit::{Ending, UsageError};
-use chiefsync::store::{OpenOptions, SharedStore};
+use chiefsync::store::OpenOptions;
+use chiefsync::sync::Outside;
+use chiefsync::verify::{Entry, Report, Verdict, VerifyConfig};
 
+use super::globs::Globs;
 use super::screen::Screen;
-use super::session::{Session, reach_for_reading};
+use super::session::{Session, outside};
 use super::shared::Reading;
 use super::table::{Table, print_json};
 
 /// Compares head and manifest with the bucket, and with the disk where SRC is given.
+///
+/// Exit code 0 means that everything matches, 3 that there is nothing to compare with (no head, or a run that is still open
+/// and no SRC), 4 that something differs.
 #[derive(Debug, Args)]
 #[command(allow_missing_positional = true)]
 pub struct Verify {
@@ -30,6 +36,8 @@ pub struct Verify {
     json: bool,
     #[command(flatten)]
     reading: Reading,
+    #[command(flatten)]
+    pub globs: Globs,
 }
 
 impl Verify {
@@ -40,13 +48,14 @@ impl Verify {
 
     /// Compares with a store that is opened in this way.
     pub fn run_with(&self, screen: &Screen, options: OpenOptions) -> Ending {
-        match self.places() {
-            Ok((source, destination)) => {
-                let (deep, json) = (self.deep, self.json);
-                Session::reading().run(screen, move |metrics, _| async move {
-                    match reach_for_reading(&destination, &options, &metrics).await {
-                        Ok(store) => compare(source, store, deep, json).await,
-                        Err(ending) => ending,
+        match self.config() {
+            Ok((destination, config)) => {
+                let print = if self.json { Print::Json } else { Print::Table { all: screen.verbose() } };
+                let session = Session { memory_bytes: config.memory_bytes, metrics_addr: None, live: true };
+                session.run(screen, move |metrics, signals| async move {
+                    match outside(&destination, &options, metrics, signals).await {
+                        Ok(outside) => compare(config, outside, print).await,
+                        Err(ending) => print.answer(&Report::default(), &[], ending),
                     }
                 })
             }
@@ -54,11 +63,12 @@ impl Verify {
         }
     }
 
-    /// SRC and DEST.
-    pub fn places(&self) -> Result<(Option<PathBuf>, Destination), UsageError> {
+    /// What was typed as what holds.
+    pub fn config(&self) -> Result<(Destination, VerifyConfig), UsageError> {
         let destination = self.reading.destination()?;
         let source = self.source.as_deref().map(existing_directory).transpose()?;
-        Ok((source, destination))
+        let (memory_bytes, _) = memory_budget(None);
+        Ok((destination, VerifyConfig { source, filter: self.globs.filter()?, deep: self.deep, memory_bytes }))
     }
 }
 
@@ -71,30 +81,131 @@ fn existing_directory(typed: &Path) -> Result<PathBuf, UsageError> {
     Err(UsageError::new(format!("SRC {}: {problem}", super::shown(typed)), "name the directory to compare with"))
 }
 
-async fn compare(source: Option<PathBuf>, store: SharedStore, deep: bool, json: bool) -> Ending {
-    let _ = (source, store, deep);
-    match print(&[], json) {
-        Ok(()) => Ending::fault("this build has no engine"),
-        Err(error) => Ending::fault(format!("stdout: {error}")),
+/// How the result is printed.
+#[derive(Clone, Copy)]
+enum Print {
+    /// For people: what differs, or every entry.
+    Table {
+        /// Also what matches, and what nothing names.
+        all: bool,
+    },
+    /// For programs.
+    Json,
+}
+
+impl Print {
+    fn answer(self, report: &Report, entries: &[Entry], ending: Ending) -> Ending {
+        let mut stdout = io::stdout().lock();
+        let printed = match self {
+            Print::Json => print_json(&mut stdout, &Answer::of(report, &ending)),
+            Print::Table { all } => print_table(&mut stdout, entries, if all { &report.extra } else { &[] }),
+        };
+        match printed {
+            Ok(()) => ending,
+            Err(error) => Ending::fault(format!("stdout: {error}")),
+        }
     }
 }
 
-/// What was found out about one path.
-#[derive(Debug, Serialize)]
-struct Row {
-    verdict: &'static str,
-    path: String,
-    bytes: u64,
+/// Verifies, and prints what was found.
+async fn compare(config: VerifyConfig, outside: Outside, print: Print) -> Ending {
+    let mut shown = Vec::new();
+    let keep = |entry: &Entry| {
+        let wanted = match print {
+            Print::Table { all } => all || entry.verdict != Verdict::Match,
+            Print::Json => false,
+        };
+        if wanted {
+            shown.push(entry.clone());
+        }
+    };
+    let (report, ending) = chiefsync::verify::verify(config, outside, keep).await;
+    print.answer(&report, &shown, ending)
 }
 
-fn print(rows: &[Row], json: bool) -> io::Result<()> {
-    let mut stdout = io::stdout().lock();
-    if json {
-        return print_json(&mut stdout, &rows);
+/// The report and the ending as one object.
+#[derive(Serialize)]
+struct Answer<'a> {
+    code: u8,
+    summary: &'a str,
+    hint: Option<&'a str>,
+    #[serde(flatten)]
+    report: &'a Report,
+}
+
+impl<'a> Answer<'a> {
+    fn of(report: &'a Report, ending: &'a Ending) -> Answer<'a> {
+        Answer { code: ending.code.number(), summary: &ending.summary, hint: ending.hint.as_deref(), report }
     }
-    let mut table = Table::new(&["VERDICT", "SIZE", "PATH"]).right(&[1]);
-    for row in rows {
-        table.row([row.verdict.to_owned(), show_size(row.bytes), row.path.clone()]);
+}
+
+fn print_table(to: &mut impl io::Write, entries: &[Entry], extra: &[String]) -> io::Result<()> {
+    if entries.is_empty() && extra.is_empty() {
+        return Ok(());
     }
-    table.print(&mut stdout)
+    let mut table = Table::new(&["VERDICT", "SIZE", "PATH", "WHY"]).right(&[1]);
+    for entry in entries {
+        let why = entry.why.clone().unwrap_or_default();
+        table.row([entry.verdict.name().to_owned(), show_size(entry.bytes), entry.path.clone(), why]);
+    }
+    for path in extra {
+        table.row([
+            "extra".to_owned(),
+            "-".to_owned(),
+            path.clone(),
+            "the manifest doesn't name it; it stays".to_owned(),
+        ]);
+    }
+    table.print(to)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use chiefsync::exit::ExitCode;
+
+    #[test]
+    fn a_table_says_what_and_why() {
+        let entry = |path: &str, verdict, why: Option<&str>| Entry {
+            path: path.to_owned(),
+            verdict,
+            bytes: 1536,
+            why: why.map(str::to_owned),
+        };
+        let entries =
+            [entry("a", Verdict::Match, None), entry("b\n", Verdict::MissingRemotely, Some("it is not there"))];
+        let mut text = Vec::new();
+        print_table(&mut text, &entries, &["old".to_owned()]).unwrap();
+        assert_eq!(
+            String::from_utf8(text).unwrap(),
+            "VERDICT              SIZE  PATH  WHY\n\
+             match             1.5 KiB  a     \n\
+             missing remotely  1.5 KiB  b\\n   it is not there\n\
+             extra                   -  old   the manifest doesn't name it; it stays\n"
+        );
+    }
+
+    /// What programs read: a name once given stays.
+    #[test]
+    fn the_answer_for_programs_has_stable_names() {
+        let ending = Ending::new(ExitCode::Incomplete, "there is no head").with_hint("sync");
+        let answer = serde_json::to_value(Answer::of(&Report::default(), &ending)).unwrap();
+        assert_eq!(
+            answer,
+            serde_json::json!({
+                "code": 3,
+                "summary": "there is no head",
+                "hint": "sync",
+                "verdict": "unverified",
+                "counts": {
+                    "match": 0, "matching_bytes": 0, "differs": 0, "missing_locally": 0, "missing_remotely": 0,
+                    "extra": 0, "skipped": 0
+                },
+                "entries": [],
+                "extra": [],
+                "head": null,
+                "manifest": null
+            })
+        );
+    }
 }

@@ -21,7 +21,7 @@ use super::Head;
 use super::lease::{Lease, LeaseError, read_control, url_of};
 use crate::key::Key;
 use crate::marker::MarkerKind;
-use crate::store::{Body, ErrorKind, Store, StoreError, WriteOptions};
+use crate::store::{Body, ErrorKind, Store, StoreError, WriteOptions, put_intact};
 
 /// What a store without server-side copy has to carry through our memory at most.
 const MAX_CARRIED_BYTES: u64 = 512 * 1024 * 1024;
@@ -113,7 +113,7 @@ async fn move_object(store: &dyn Store, lease: &Lease, from: &Key, to: &Key) -> 
 async fn carry(store: &dyn Store, from: &Key, to: &Key) -> Result<(), StoreError> {
     match read_control(store, from, MAX_CARRIED_BYTES).await? {
         None => Ok(()),
-        Some((Some(bytes), _)) => store.put(to, Body::hashed(bytes), WriteOptions::default()).await.map(drop),
+        Some((Some(bytes), _)) => put_intact(store, to, Body::hashed(bytes), WriteOptions::default()).await.map(drop),
         Some((None, _)) => {
             let message = format!("larger than {MAX_CARRIED_BYTES} bytes, and the store can't copy");
             Err(StoreError::new(ErrorKind::Refused, "CopyObject", url_of(store, from), message))

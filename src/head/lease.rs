@@ -10,7 +10,7 @@ use super::{Head, Holder, MAX_HEAD_BYTES};
 use crate::clock::{self, Duration, Stopwatch};
 use crate::key::{CONTROL_DIR, Key};
 use crate::store::{
-    Body, Condition, ETag, ErrorKind, ListFrom, RetryReason, SharedStore, Store, StoreError, WriteOptions,
+    Body, Condition, ETag, ErrorKind, ListFrom, RetryReason, SharedStore, Store, StoreError, WriteOptions, put_intact,
 };
 
 /// Looks at a head that another one holds come this often within its time to live.
@@ -298,7 +298,7 @@ async fn write(store: &dyn Store, head: &Head, condition: Condition) -> Result<E
     let mut json = serde_json::to_vec(head).expect("a head has only plain fields");
     json.push(b'\n');
     let options = WriteOptions { content_type: Some("application/json"), ..WriteOptions::when(condition) };
-    Ok(store.put(&Head::key(), Body::hashed(json), options).await?.etag)
+    Ok(put_intact(store, &Head::key(), Body::hashed(json), options).await?.etag)
 }
 
 /// One small object whole, or `Some((None, _))` when it is larger than `limit_bytes`.

@@ -146,6 +146,19 @@ pub enum CheckpointState {
     Pruned,
 }
 
+impl CheckpointState {
+    /// The word for tables and documents.
+    pub fn name(self) -> &'static str {
+        match self {
+            CheckpointState::Committed => "committed",
+            CheckpointState::Uploading => "uploading",
+            CheckpointState::Retracted => "retracted",
+            CheckpointState::Pruning => "pruning",
+            CheckpointState::Pruned => "pruned",
+        }
+    }
+}
+
 /// How a run ended.
 #[derive(Serialize, Deserialize, Clone, Copy, PartialEq, Eq, Debug)]
 #[serde(rename_all = "lowercase")]

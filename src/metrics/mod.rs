@@ -211,6 +211,11 @@ impl Metrics {
         *lock(&self.falling_behind) = by;
     }
 
+    /// Bytes that the store has accepted so far.
+    pub fn sent_bytes_total(&self) -> u64 {
+        self.sent_bytes.load(Relaxed)
+    }
+
     /// All numbers as they are now.
     pub fn snapshot(&self) -> Snapshot {
         let load = |counter: &AtomicU64| counter.load(Relaxed);

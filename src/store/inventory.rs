@@ -2,6 +2,7 @@
 //!
 //! Invariant: the ranges cover all names, whatever the guesses at their borders were worth; every object comes out once.
 
+use std::collections::HashMap;
 use std::sync::Arc;
 
 use tokio::sync::mpsc;
@@ -19,9 +20,9 @@ const RANGES: usize = 4;
 ///
 /// # Errors
 /// The first that a range ended with.
-pub async fn inventory<'a>(
+pub async fn inventory(
     store: &SharedStore,
-    known: &[&'a str],
+    known: &[&str],
     mut each: impl FnMut(Listed),
 ) -> Result<Vec<String>, StoreError> {
     let borders: Vec<String> = if known.len() < WORTH_SPLITTING {
@@ -49,6 +50,44 @@ pub async fn inventory<'a>(
         })?;
     }
     Ok(foreign)
+}
+
+/// What a listing shows other than it should.
+#[derive(Debug)]
+pub struct Difference {
+    /// Of the name that was expected.
+    pub index: usize,
+    /// What is there instead; `None`: nothing.
+    pub listed: Option<Listed>,
+}
+
+/// Compares a listing with the `names` (sorted) that are expected: `is_same` says of each, by its index, whether the object
+/// is what it should be, and `other` gets what nobody expects. With `in_ranges` the prefix is listed in parallel; a
+/// difference counts only if a listing from front to back shows it, too. Returns the differences, by index, and the names
+/// that are no keys.
+///
+/// # Errors
+/// The first that a range ended with.
+pub async fn compare_listing(
+    store: &SharedStore,
+    names: &[&str],
+    in_ranges: bool,
+    is_same: impl Fn(usize, &Listed) -> bool,
+    mut other: impl FnMut(Listed),
+) -> Result<(Vec<Difference>, Vec<String>), StoreError> {
+    let index: HashMap<&str, usize> = names.iter().enumerate().map(|(at, name)| (*name, at)).collect();
+    let mut matched = vec![false; names.len()];
+    let mut instead: HashMap<usize, Listed> = HashMap::new();
+    let foreign =
+        inventory(store, if in_ranges { names } else { &[] }, |listed| match index.get(listed.key.as_str()) {
+            Some(&at) if is_same(at, &listed) => matched[at] = true,
+            Some(&at) => drop(instead.insert(at, listed)),
+            None => other(listed),
+        })
+        .await?;
+    let unmatched = matched.iter().enumerate().filter(|(_, matched)| !**matched);
+    let differences = unmatched.map(|(index, _)| Difference { index, listed: instead.remove(&index) }).collect();
+    Ok((differences, foreign))
 }
 
 /// Lists the names after `after`, up to and with `last`.

@@ -17,6 +17,7 @@ use crate::digest::Sha256;
 use crate::key::{Key, Prefix};
 
 pub mod faults;
+pub mod hashing;
 pub mod inventory;
 pub mod local;
 mod operation;
@@ -469,4 +470,26 @@ pub trait Store: Send + Sync + 'static {
 
     /// Removes an object; one that is already gone is no error. Never conditional: MinIO ignores conditions here.
     async fn delete(&self, key: &Key) -> Result<(), StoreError>;
+}
+
+/// How often a small object whose bytes arrive damaged is sent again.
+const INTACT_TRIES: u32 = 4;
+
+/// Writes one of chiefsync's own small objects; bytes that arrive damaged are sent again.
+///
+/// # Errors
+/// The store's; [`ErrorKind::Corrupt`] only when no try arrived whole.
+pub async fn put_intact(
+    store: &dyn Store,
+    key: &Key,
+    body: Body,
+    options: WriteOptions,
+) -> Result<Written, StoreError> {
+    let mut tries = 1;
+    loop {
+        match store.put(key, body.clone(), options.clone()).await {
+            Err(error) if error.kind == ErrorKind::Corrupt && tries < INTACT_TRIES => tries += 1,
+            other => return other,
+        }
+    }
 }

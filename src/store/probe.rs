@@ -5,7 +5,7 @@
 
 use std::fmt;
 
-use super::{Body, Condition, ETag, ErrorKind, RetryReason, Store, StoreError, WriteOptions, Written};
+use super::{Body, Condition, ETag, ErrorKind, RetryReason, Store, StoreError, WriteOptions, Written, put_intact};
 use crate::digest::Sha256;
 use crate::key::Key;
 
@@ -74,10 +74,12 @@ pub async fn probe(store: &dyn Store) -> Result<Capabilities, StoreError> {
 }
 
 async fn ask(store: &dyn Store, plain: &Key, forged: &Key) -> Result<Capabilities, StoreError> {
-    let put = |key, body, condition| store.put(key, body, WriteOptions::when(condition));
+    let put = |key, body, condition| put_intact(store, key, body, WriteOptions::when(condition));
     let wrong_digest = Body::bytes("probe".into(), Sha256::of(b"something else"));
-    let (first, unverified) =
-        tokio::join!(put(plain, Body::hashed("first"), Condition::None), put(forged, wrong_digest, Condition::None));
+    let (first, unverified) = tokio::join!(
+        put(plain, Body::hashed("first"), Condition::None),
+        store.put(forged, wrong_digest, WriteOptions::default())
+    );
     let first = first?;
     let (mismatched, present) = tokio::join!(
         put(plain, Body::hashed("second"), Condition::Matches(ETag::new("0123456789abcdef0123456789abcdef"))),

@@ -59,24 +59,18 @@ impl Buffers {
         let permit = Arc::clone(&self.units).acquire_many_owned(units).await.expect("the semaphore is never closed");
         let len = usize::try_from(len_bytes).expect("a buffer that fits in memory");
         let mut kept = self.kept.lock().expect("no panic while buffers are held");
-        let large = len_bytes >= MIN_PART_BYTES;
-        let bytes = match large.then(|| kept.pop()).flatten() {
-            Some(mut bytes) => {
-                if bytes.len() < len {
-                    bytes = vec![0; len];
-                }
-                bytes
-            }
-            None => {
-                // What is kept for later must not come on top of what is used now.
-                let mut spare = u64::try_from(self.units.available_permits()).unwrap_or(0) * UNIT_BYTES;
-                kept.retain(|b| {
-                    let fits = b.len() as u64 <= spare;
-                    spare = spare.saturating_sub(b.len() as u64);
-                    fits
-                });
-                vec![0; len]
-            }
+        let again = if len_bytes < MIN_PART_BYTES { None } else { kept.iter().position(|b| b.len() >= len) };
+        let bytes = if let Some(at) = again {
+            kept.swap_remove(at)
+        } else {
+            // What is kept for later must not come on top of what is used now.
+            let mut spare_bytes = self.units.available_permits() as u64 * UNIT_BYTES;
+            kept.retain(|b| {
+                let fits = b.len() as u64 <= spare_bytes;
+                spare_bytes -= if fits { b.len() as u64 } else { 0 };
+                fits
+            });
+            vec![0; len]
         };
         Buffer { bytes, len, kept: Arc::clone(&self.kept), _permit: permit }
     }

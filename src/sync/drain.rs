@@ -8,16 +8,18 @@ use super::{Engine, Trouble};
 
 impl Engine {
     /// Drains, until `deadline` at the latest; a first signal brings that forward. Changes later than `ended_at_ns` (wall
-    /// clock) plus the quiet time are not waited for. What could not be sent is in `missing` afterwards; what must be up is
-    /// in `present`.
+    /// clock) plus the quiet time are not waited for; where the volume's clock is ahead of ours, what the first scan finds
+    /// there moves that moment. What could not be sent is in `missing` afterwards; what must be up is in `present`.
     pub(super) async fn drain(&mut self, ended_at_ns: i64, deadline: Option<Instant>) {
         self.metrics.stage(Stage::Drain);
         self.deadline = deadline;
         self.patience.set(deadline.map_or(Until::Forever, Until::Deadline));
         self.rules.draining = true;
         let quiet_ns = i64::try_from(self.config.quiet.as_nanos()).unwrap_or(i64::MAX);
-        self.quiet_until_ns = ended_at_ns.saturating_add(quiet_ns);
+        self.quiet_until_ns = None;
+        self.newest_change_ns = ended_at_ns;
         self.given_up.clear();
+        self.unsteady.clear();
         loop {
             self.scanning.again = None;
             while self.scanning.running.is_some() && !self.is_over() {
@@ -28,12 +30,16 @@ impl Engine {
             self.rescan("drain");
             self.dispatch();
             while (self.scanning.running.is_some() || !self.pending.is_empty()) && !self.is_over() {
+                if self.scanning.running.is_none() {
+                    self.quiet_until_ns.get_or_insert(self.newest_change_ns.saturating_add(quiet_ns));
+                }
                 if self.verdict_stands && !self.pending.is_empty() {
                     // Proven before, and changed since.
                     self.clear_verdict().await;
                 }
                 self.step(self.deadline).await;
             }
+            self.quiet_until_ns.get_or_insert(self.newest_change_ns.saturating_add(quiet_ns));
             let is_settled = self.scanning.running.is_none() && self.pending.is_empty() && !self.dirty;
             if is_settled && self.stop.is_none() {
                 return;
@@ -77,7 +83,8 @@ impl Engine {
         let left: Vec<_> = self.pending.iter().map(|(key, _)| key.clone()).collect();
         if self.scanning.running.is_some() || left.is_empty() {
             // Without a scan that found nothing to do nobody knows what else there is.
-            let trouble = Trouble { why: "the last look at it did not end in time".to_owned(), scan: self.scanning.last };
+            let trouble =
+                Trouble { why: "the last look at it did not end in time".to_owned(), scan: self.scanning.last };
             self.missing.insert(self.config.source.display().to_string(), trouble);
         }
         for key in left {

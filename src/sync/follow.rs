@@ -23,7 +23,7 @@ const GRACE_DRAIN_PART: u32 = 4;
 
 /// Why following ended.
 enum End {
-    Marker(Marker),
+    Marker(Box<Marker>),
     Signal,
     Lost,
     Stopped,
@@ -114,6 +114,13 @@ impl Engine {
         if self.verdict_stands && !self.is_restart() {
             self.clear_verdict().await;
         }
+        if self.run_end.is_none() && matches!(crate::marker::read(&self.config.source), Ok(Some(_))) {
+            // An earlier start may have archived the verdict of the run that the marker belongs to.
+            match recover::archived_end(&self.store, self.run).await {
+                Ok(end) => self.run_end = end,
+                Err(error) => self.stop_with(Ending::from_store_error(&error)),
+            }
+        }
         self.rescan("start");
         let ending = loop {
             let ended = match self.follow(config).await {
@@ -125,7 +132,7 @@ impl Engine {
                     match self.end(Outcome::Failed, Some(&marker)).await {
                         Some(ending) if waited || !config.restart_policy.restarts_in_place() => Some(ending),
                         Some(ending) if ending.code != ExitCode::TrainerFailed => Some(ending),
-                        Some(ending) => (!self.wait_for_attempt(config, marker).await).then_some(ending),
+                        Some(ending) => (!self.wait_for_attempt(config, *marker).await).then_some(ending),
                         None => None,
                     }
                 }
@@ -164,6 +171,8 @@ impl Engine {
                 self.journal.set_ended(None);
                 self.verdict_stands = false;
                 self.marker_gone = false;
+                // What waited for this may go.
+                self.dispatch();
             }
             Err(error) => self.stop_with(Ending::from_lease_error(&error)),
         }
@@ -179,7 +188,7 @@ impl Engine {
             if let Some(marker) = self.marker.take() {
                 tracing::info!(marker = marker.kind.file_name(), "the end marker is there");
                 self.failed = None;
-                return End::Marker(marker);
+                return End::Marker(Box::new(marker));
             }
             if self.verdict_stands && (self.marker_gone || !self.pending.is_empty()) {
                 self.clear_verdict().await;
@@ -197,18 +206,18 @@ impl Engine {
                     continue;
                 }
                 if is_over {
-                    return End::Marker(failed);
+                    return End::Marker(Box::new(failed));
                 }
                 waits_until = Some(waited).filter(|at| *at > now);
             }
             let drain_at = self.grace_ends.map(|ends| ends - self.config.grace / GRACE_DRAIN_PART);
             if drain_at.is_some_and(|at| now >= at) {
-                return self.failed.clone().map_or(End::Signal, End::Marker);
+                return self.failed.clone().map_or(End::Signal, |failed| End::Marker(Box::new(failed)));
             }
             let idle_ends = config.idle_deadline.map(|idle| self.last_change + idle);
             if self.pending.is_empty() && idle_ends.is_some_and(|at| now >= at) {
                 tracing::error!("nothing changed until the idle deadline and there is no marker: the trainer is lost");
-                return self.failed.clone().map_or(End::Lost, End::Marker);
+                return self.failed.clone().map_or(End::Lost, |failed| End::Marker(Box::new(failed)));
             }
             let idle_ends = idle_ends.filter(|at| *at > now);
             self.step([waits_until, drain_at, idle_ends].into_iter().flatten().min()).await;
@@ -298,6 +307,7 @@ impl Engine {
     pub(super) async fn leave(&mut self, ending: Ending) -> Ending {
         self.metrics.stage(Stage::Exit);
         self.patience.set(Until::Deadline(clock::now() + LAST_WORDS));
+        while self.aborts.join_next().await.is_some() {}
         if ending.code != ExitCode::Fenced
             && let Err(error) = self.hold.release(|_| {}).await
         {

@@ -16,7 +16,9 @@ pub enum Hint {
     Closed(PathBuf),
     /// Renamed to this name.
     Placed(PathBuf),
-    /// Created or written to, and perhaps still open.
+    /// Created: a file that is perhaps still open, or a directory, whatever had its name before.
+    Created(PathBuf),
+    /// Written to, and perhaps still open.
     Touched(PathBuf),
     /// Removed or renamed away.
     Gone(PathBuf),
@@ -91,8 +93,8 @@ fn reduce(event: notify::Result<notify::Event>) -> Option<Hint> {
         EventKind::Access(AccessKind::Close(AccessMode::Write)) => Some(Hint::Closed(path)),
         EventKind::Modify(ModifyKind::Name(RenameMode::To)) => Some(Hint::Placed(path)),
         EventKind::Modify(ModifyKind::Name(RenameMode::From)) | EventKind::Remove(_) => Some(Hint::Gone(path)),
-        EventKind::Create(CreateKind::Folder | CreateKind::File | CreateKind::Any)
-        | EventKind::Modify(ModifyKind::Data(_)) => Some(Hint::Touched(path)),
+        EventKind::Create(CreateKind::Folder | CreateKind::File | CreateKind::Any) => Some(Hint::Created(path)),
+        EventKind::Modify(ModifyKind::Data(_)) => Some(Hint::Touched(path)),
         // Our own reads, and changes of mode or times: a rescan sees what of that matters.
         _ => None,
     }

@@ -3,20 +3,22 @@
 //! One thread stats what was hinted, watches new directories and then scans them, so that the engine's loop never waits
 //! for a disk. Hints that pile up beyond a bound are thrown away for one rescan, which costs less and misses nothing.
 
-use std::collections::HashMap;
+use std::cmp::Reverse;
+use std::collections::{BinaryHeap, HashMap};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
-use std::sync::mpsc::{Receiver, Sender, channel};
+use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
 
 use tokio::sync::mpsc;
 
+use crate::checkpoint::Rank;
 use crate::clock::{self, Duration, Instant};
-use crate::disk;
+use crate::disk::{self, Stat};
 use crate::key::Key;
 use crate::sync::Event;
 use crate::sync::inotify::{Hint, WatchError, Watcher};
-use crate::sync::scan::{Found, Tree, Unnameable, Visitor};
+use crate::sync::scan::{Found, Tree, Unnameable, Visitor, What};
 
 /// What speaks for a file being complete.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -93,6 +95,8 @@ impl Looker {
             events: events.clone(),
             waiting: Arc::clone(&waiting),
             touched: HashMap::new(),
+            later: BinaryHeap::new(),
+            pointers: HashMap::new(),
         };
         std::thread::Builder::new()
             .name("look".to_owned())
@@ -186,18 +190,70 @@ impl Visitor for Batch<'_> {
     }
 }
 
+/// A walk around a pointer, which has been looked at already.
+struct Beside<'a, 'b> {
+    pointer: &'a Key,
+    batch: &'a mut Batch<'b>,
+}
+
+impl Visitor for Beside<'_, '_> {
+    fn directory(&mut self, path: &Path) {
+        self.batch.directory(path);
+    }
+
+    fn found(&mut self, found: Found) {
+        if found.key != *self.pointer {
+            self.batch.found(found);
+        }
+    }
+
+    fn unnameable(&mut self, name: Unnameable) {
+        self.batch.unnameable(name);
+    }
+
+    fn wanted(&self) -> bool {
+        self.batch.wanted()
+    }
+}
+
 struct Worker {
     tree: Arc<Tree>,
     watcher: Arc<Option<Watcher>>,
     events: mpsc::Sender<Event>,
     waiting: Arc<AtomicUsize>,
-    touched: HashMap<PathBuf, Instant>,
+    /// What was written to lately.
+    touched: HashMap<PathBuf, Touched>,
+    /// When to look at what was written to again too soon after a look.
+    later: BinaryHeap<Reverse<(Instant, PathBuf)>>,
+    /// The versions of pointers that were looked at together with what they may name.
+    pointers: HashMap<Key, Stat>,
+}
+
+/// A file that is being written to.
+struct Touched {
+    /// When it was looked at because of that.
+    looked: Instant,
+    /// Whether another look is due.
+    again: bool,
 }
 
 impl Worker {
     fn work(mut self, asks: &Receiver<Ask>) {
-        while let Ok(first) = asks.recv() {
-            let mut batch = vec![first];
+        loop {
+            let first = match self.later.peek() {
+                Some(Reverse((at, _))) => asks.recv_timeout(at.saturating_duration_since(clock::now())),
+                None => asks.recv().map_err(RecvTimeoutError::from),
+            };
+            let mut batch = match first {
+                Ok(first) => vec![first],
+                Err(RecvTimeoutError::Timeout) => {
+                    if !self.answer(Vec::new()) {
+                        return;
+                    }
+                    continue;
+                }
+                Err(RecvTimeoutError::Disconnected) => return,
+            };
             batch.extend(asks.try_iter().take(BATCH * 4 - 1));
             if self.waiting.fetch_sub(batch.len(), Ordering::Relaxed) >= MOST_WAITING {
                 // Some were thrown away: start from zero, with a rescan.
@@ -216,6 +272,10 @@ impl Worker {
         let mut paths: Vec<(PathBuf, Evidence)> = Vec::with_capacity(batch.len());
         let mut index: HashMap<PathBuf, usize> = HashMap::new();
         let mut rescan = None;
+        for path in self.due() {
+            index.insert(path.clone(), paths.len());
+            paths.push((path, Evidence::Seen));
+        }
         for ask in batch {
             let (path, evidence) = match ask {
                 Ask::Look(key, evidence) => (self.tree.path(&key), evidence),
@@ -224,8 +284,8 @@ impl Worker {
                     continue;
                 }
                 Ask::Hint(Hint::Closed(path) | Hint::Placed(path)) => (path, Evidence::Settled),
-                Ask::Hint(Hint::Gone(path)) => (path, Evidence::Seen),
-                Ask::Hint(Hint::Touched(path)) if self.was_touched_lately(&path) => continue,
+                Ask::Hint(Hint::Gone(path) | Hint::Created(path)) => (path, Evidence::Seen),
+                Ask::Hint(Hint::Touched(path)) if self.was_looked_at_lately(&path) => continue,
                 Ask::Hint(Hint::Touched(path)) => (path, Evidence::Seen),
             };
             if path == self.tree.root() {
@@ -246,7 +306,8 @@ impl Worker {
         {
             return false;
         }
-        let mut settled = Batch::new(&self.watcher, &self.events, Evidence::Settled, None);
+        let (watcher, events) = (Arc::clone(&self.watcher), self.events.clone());
+        let mut settled = Batch::new(&watcher, &events, Evidence::Settled, None);
         for (path, evidence) in paths {
             settled.evidence = evidence;
             match disk::symlink_metadata(&path) {
@@ -255,6 +316,7 @@ impl Worker {
                     settled.gone(&self.tree, &path);
                     self.tree.walk(&path, &mut settled);
                 }
+                Ok(_) if self.is_pointer(&path) => self.look_at_pointer(&path, evidence, &mut settled),
                 Ok(_) if self.tree.look(&path, &mut settled) => {}
                 _ => settled.gone(&self.tree, &path),
             }
@@ -267,17 +329,61 @@ impl Worker {
         !closed
     }
 
-    fn was_touched_lately(&mut self, path: &Path) -> bool {
+    fn is_pointer(&self, path: &Path) -> bool {
+        let relative = path.strip_prefix(self.tree.root()).ok();
+        relative.and_then(|path| Key::from_path(path).ok()).is_some_and(|key| Rank::of(&key) == Rank::Pointer)
+    }
+
+    /// What a pointer says may be newer than the hint that led here, and the hints of what it names may not have come yet.
+    /// So everything that it may name is looked at after the pointer itself, and handed over before it.
+    fn look_at_pointer(&mut self, path: &Path, evidence: Evidence, batch: &mut Batch) {
+        let before = std::mem::take(&mut batch.looks);
+        batch.evidence = evidence;
+        self.tree.look(path, batch);
+        let pointer = std::mem::replace(&mut batch.looks, before);
+        for look in &pointer.looks {
+            let What::File(stat) = look.found.what else { continue };
+            let known = self.pointers.insert(look.found.key.clone(), stat);
+            if !known.is_some_and(|known| known.same_version(&stat))
+                && let Some(directory) = path.parent()
+            {
+                batch.evidence = Evidence::Seen;
+                self.tree.walk(directory, &mut Beside { pointer: &look.found.key, batch });
+            }
+        }
+        batch.looks.looks.extend(pointer.looks);
+        batch.looks.unnameable.extend(pointer.unnameable);
+    }
+
+    /// Whether a file that was written to has to wait for its look, which then comes by itself.
+    fn was_looked_at_lately(&mut self, path: &Path) -> bool {
         let now = clock::now();
         if self.touched.len() > 4096 {
-            self.touched.retain(|_, at| now.duration_since(*at) < TOUCH_INTERVAL);
+            self.touched.retain(|_, touched| touched.again || now.duration_since(touched.looked) < TOUCH_INTERVAL);
         }
-        match self.touched.get(path) {
-            Some(at) if now.duration_since(*at) < TOUCH_INTERVAL => true,
+        match self.touched.get_mut(path) {
+            Some(touched) if touched.again => true,
+            Some(touched) if now.duration_since(touched.looked) < TOUCH_INTERVAL => {
+                touched.again = true;
+                self.later.push(Reverse((touched.looked + TOUCH_INTERVAL, path.to_owned())));
+                true
+            }
             _ => {
-                self.touched.insert(path.to_owned(), now);
+                self.touched.insert(path.to_owned(), Touched { looked: now, again: false });
                 false
             }
         }
+    }
+
+    /// What was written to again after its look, and has waited long enough.
+    fn due(&mut self) -> Vec<PathBuf> {
+        let now = clock::now();
+        let mut due = Vec::new();
+        while self.later.peek().is_some_and(|Reverse((at, _))| *at <= now) {
+            let Some(Reverse((_, path))) = self.later.pop() else { break };
+            self.touched.insert(path.clone(), Touched { looked: now, again: false });
+            due.push(path);
+        }
+        due
     }
 }

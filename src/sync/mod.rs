@@ -27,6 +27,7 @@ use crate::store::{ErrorKind, SharedStore};
 
 pub mod buffers;
 pub mod commit;
+pub mod forecast;
 pub mod inotify;
 pub mod look;
 pub mod order;
@@ -45,6 +46,7 @@ pub use follow::watch;
 pub use once::{PlanLine, dry_run, sync};
 
 use commit::Hold;
+use forecast::Forecast;
 use look::{Evidence, Look, Looker, Looks};
 use plan::{Action, Rules, decide};
 use recover::Remote;
@@ -93,6 +95,9 @@ const SYNC_INTERVAL: Duration = Duration::from_secs(5);
 
 /// While something is pending, gauges are brought up to date this often.
 const GAUGE_INTERVAL: Duration = Duration::from_secs(1);
+
+/// While draining, a version that can't be read whole this often is given up.
+const UNSTEADY_READS: u32 = 5;
 
 /// What the manifest, the head and the last line may still take when the time is over: the grace was configured less this.
 const LAST_WORDS: Duration = Duration::from_secs(3);
@@ -148,6 +153,8 @@ pub(crate) struct Engine {
     progress: mpsc::Receiver<Progress>,
     uploader: Arc<Uploader>,
     jobs: JoinSet<(Key, Outcome)>,
+    /// Uploads that are being thrown away.
+    aborts: JoinSet<()>,
 
     rules: Rules,
     pending: PendingFiles,
@@ -171,8 +178,12 @@ pub(crate) struct Engine {
     dirty: bool,
     /// While draining: what was given up; it stays missing.
     given_up: HashSet<Key>,
-    /// Changes of files after this moment (wall clock, ns) are too late to be promised.
-    quiet_until_ns: i64,
+    /// While draining: versions that changed under the reader, and how often.
+    unsteady: HashMap<Key, (Stat, u32)>,
+    /// While draining: changes of files after this moment (the volume's clock, ns) are too late to be promised.
+    quiet_until_ns: Option<i64>,
+    /// While draining: the latest change that the first scan saw, by the volume's clock.
+    newest_change_ns: i64,
 
     marker: Option<Marker>,
     /// Markers that nobody closed yet, as they were first seen.
@@ -195,6 +206,9 @@ pub(crate) struct Engine {
     stop_signal: Option<ExitCode>,
     files_sent: u64,
     bytes_sent: u64,
+    forecast: Forecast,
+    next_forecast: Instant,
+    behind: bool,
 }
 
 impl Engine {
@@ -260,7 +274,8 @@ impl Engine {
                 What::File(stat) => return self.observe_marker(kind, *stat, evidence),
                 // Below that name the bucket says that a run has ended: nothing else may get it.
                 What::FileLink { .. } | What::DirectoryLink { .. } | What::BadLink(_) => {
-                    return self.trouble(kind.file_name(), "a link is no end marker: it must be a regular file".to_owned());
+                    return self
+                        .trouble(kind.file_name(), "a link is no end marker: it must be a regular file".to_owned());
                 }
                 What::Special(_) | What::Unreadable(_) => {}
             }
@@ -320,6 +335,10 @@ impl Engine {
                 self.waits_no_more(&key);
                 self.trouble(key.as_str(), why);
             }
+            // A scan may have seen a pointer later than it looked around it. After the end marker nothing new comes.
+            Action::Upload { rank: Rank::Pointer, .. } if scan.is_some() && !self.rules.draining => {
+                self.looker.look(key, evidence);
+            }
             Action::Upload { stat, .. } => self.see(key, action, stat, evidence, tick, scan),
             Action::Copy { ref target, stat } => {
                 let up = self.journal.get(target.as_str()).is_some_and(|up| up.stat.same_version(&stat));
@@ -357,7 +376,8 @@ impl Engine {
             if self.given_up.contains(&key) {
                 return self.still_missing(&key);
             }
-            if stat.ctime_ns > self.quiet_until_ns {
+            self.newest_change_ns = self.newest_change_ns.max(stat.ctime_ns);
+            if self.quiet_until_ns.is_some_and(|until| stat.ctime_ns > until) {
                 let quiet = self.config.quiet.as_secs_f32();
                 self.trouble(key.as_str(), format!("still changes more than {quiet} s after the end"));
                 self.pending.remove(&key);
@@ -426,10 +446,17 @@ impl Engine {
             // Seen by a hint after the scan had passed, or gone: one more look tells.
             self.looker.look(key, Evidence::Seen);
         }
-        for list in [&mut self.missing, &mut self.skipped] {
-            list.retain(|_, trouble| trouble.scan >= id);
-        }
+        // What was given up while draining is not looked at any more, and stays missing.
+        let (draining, given_up) = (self.rules.draining, &self.given_up);
+        self.missing.retain(|path, trouble| trouble.scan >= id || draining && given_up.contains(path.as_str()));
+        self.skipped.retain(|_, trouble| trouble.scan >= id);
         self.links.retain(|_, (_, scan)| *scan >= id);
+        // What an earlier process began of files that are gone, or that need no upload any more.
+        let open = self.journal.uploads().map(|(key, _)| key.clone()).filter(|key| !self.given_up.contains(key));
+        for key in open.collect::<Vec<_>>() {
+            self.abort_upload(&key);
+        }
+        while self.aborts.try_join_next().is_some() {}
         if let Some(error) = unwatched
             && self.watched
         {
@@ -484,11 +511,31 @@ impl Engine {
         }
         let (files, bytes) = self.pending.count();
         self.metrics.queue(files, bytes);
+        self.metrics.found(self.files_sent + files, self.bytes_sent + bytes);
         self.metrics.oldest_unsynced(self.pending.oldest(now));
+        if now >= self.next_forecast {
+            self.next_forecast = now + GAUGE_INTERVAL;
+            self.look_ahead(now, bytes);
+        }
         if self.jobs.is_empty() {
             // Nothing is stuck when nothing is to be done.
             self.metrics.progress_beat();
         }
+    }
+
+    /// Whether saves come faster than uploads: said when it begins and when it ends.
+    fn look_ahead(&mut self, now: Instant, waiting_bytes: u64) {
+        let sent_bytes = self.metrics.sent_bytes_total();
+        let behind = self.forecast.take(now, self.pending.noticed_bytes(), sent_bytes, waiting_bytes);
+        self.metrics.falling_behind(behind);
+        match behind {
+            Some(left) if !self.behind => {
+                tracing::warn!(waiting_bytes, seconds = left.as_secs(), "falling behind: more comes than goes");
+            }
+            None if self.behind => tracing::info!("keeping up again"),
+            _ => {}
+        }
+        self.behind = behind.is_some();
     }
 
     fn on_signal(&mut self) {
@@ -589,9 +636,8 @@ impl Engine {
                 tracing::debug!(path = %key, bytes = uploaded.stat.size, "already there");
                 self.is_up(key, uploaded, again);
             }
-            Outcome::Changed if self.rules.draining && clock::wall_ns() > self.quiet_until_ns => {
-                let quiet = self.config.quiet.as_secs_f32();
-                self.give_up(key, format!("still changes more than {quiet} s after the end"));
+            Outcome::Changed if self.rules.draining && self.is_unsteady(&key, pending.stat) => {
+                self.give_up(key, "reads as changed, again and again, though nothing says that it changes".to_owned());
             }
             Outcome::Changed => {
                 tracing::debug!(path = %key, "changed while it was read: again later");
@@ -612,10 +658,21 @@ impl Engine {
         }
     }
 
+    /// Whether the very same version could not be read whole several times. One that goes on changing has newer versions,
+    /// and `see` gives it up when it is too late.
+    fn is_unsteady(&mut self, key: &Key, stat: Stat) -> bool {
+        let (version, times) = self.unsteady.entry(key.clone()).or_insert((stat, 0));
+        *times = if version.same_version(&stat) { *times + 1 } else { 1 };
+        *version = stat;
+        *times >= UNSTEADY_READS
+    }
+
     /// What was sent, or was there already, is what the file was.
     fn is_up(&mut self, key: Key, uploaded: crate::journal::Uploaded, again: Option<Evidence>) {
         self.missing.remove(key.as_str());
         self.remote.remove(key.as_str());
+        // One that was begun when the file was larger.
+        self.abort_upload(&key);
         if uploaded.young_parts > 0 && !self.rules.draining {
             let young_until_ns = uploaded.stat.ctime_ns.saturating_add(YOUNG_NS);
             let left_ns = young_until_ns.saturating_sub(clock::wall_ns()).clamp(0, YOUNG_NS).unsigned_abs();
@@ -677,7 +734,7 @@ impl Engine {
         if let Some(upload) = self.journal.upload(key.as_str()) {
             let (store, key, id) = (Arc::clone(&self.store), key.clone(), upload.id.clone());
             self.journal.end_upload(key.as_str());
-            tokio::spawn(async move {
+            self.aborts.spawn(async move {
                 if let Err(error) = store.abort(&key, &id).await {
                     tracing::warn!(path = %key, %error, "an unfinished upload could not be thrown away");
                 }

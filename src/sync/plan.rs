@@ -141,8 +141,9 @@ mod tests {
         let copied = Uploaded { link: Some(target.clone()), ..same.clone() };
         let other = uploaded(stat(3, 1), "xyz");
         let moved = Uploaded { stat: Stat { dev: 9, ..same.stat }, ..same.clone() };
+        type Row<'a> = (&'a str, What, Option<&'a Uploaded>, Option<&'a Uploaded>, bool, &'a str);
         #[rustfmt::skip]
-        let table: &[(&str, What, Option<&Uploaded>, Option<&Uploaded>, bool, &str)] = &[
+        let table: &[Row<'_>] = &[
             ("a",      file(3, 1),                          None,          None,         false, "upload"),
             ("a",      file(3, 1),                          Some(&same),   None,         false, "unchanged"),
             ("a",      file(3, 1),                          Some(&moved),  None,         false, "unchanged"),

@@ -1,8 +1,6 @@
 //! Prove: the bucket's own listing must say what the journal says, for every file that the last scan saw. Then the
 //! manifest, the head's swap, and the marker last of all.
 
-use std::collections::HashMap;
-
 use crate::clock;
 use crate::digest::Sha256;
 use crate::exit::{Ending, ExitCode};
@@ -12,9 +10,9 @@ use crate::key::Key;
 use crate::manifest::{Absent, Facts, ManifestWriter, MarkerFacts, TreeDigest};
 use crate::marker::{Marker, MarkerKind};
 use crate::stage::Stage;
-use crate::store::inventory::inventory;
+use crate::store::inventory::{self, compare_listing};
 use crate::store::retry::Until;
-use crate::store::{Body, Condition, ETag, ErrorKind, Listed, SharedStore, StoreError, WriteOptions, Written};
+use crate::store::{Body, Condition, ETag, Listed, SharedStore, StoreError, WriteOptions, Written, put_intact};
 
 use super::recover::Remote;
 use super::{Engine, LAST_WORDS, Trouble, recover};
@@ -38,35 +36,17 @@ pub(super) async fn compare(
     present: &[Key],
 ) -> Result<Vec<Difference>, StoreError> {
     let names: Vec<&str> = present.iter().map(Key::as_str).collect();
-    let differences = compare_by(store, journal, present, &names).await?;
-    if differences.is_empty() {
-        return Ok(differences);
-    }
-    // Before a difference counts, it must also show in one listing from front to back.
-    compare_by(store, journal, present, &[]).await
-}
-
-async fn compare_by(
-    store: &SharedStore,
-    journal: &Journal,
-    present: &[Key],
-    borders: &[&str],
-) -> Result<Vec<Difference>, StoreError> {
-    let index: HashMap<&str, usize> = present.iter().enumerate().map(|(at, key)| (key.as_str(), at)).collect();
-    let mut matched = vec![false; present.len()];
-    let mut other: HashMap<usize, Listed> = HashMap::new();
-    inventory(store, borders, |listed| {
-        let Some(&at) = index.get(listed.key.as_str()) else { return };
+    let is_same = |_, listed: &Listed| {
         let up = journal.get(listed.key.as_str());
-        if up.is_some_and(|up| up.stat.size == listed.size_bytes && up.etag == listed.etag) {
-            matched[at] = true;
-        } else {
-            other.insert(at, listed);
-        }
-    })
-    .await?;
-    let unmatched = matched.iter().enumerate().filter(|(_, matched)| !**matched);
-    Ok(unmatched.map(|(at, _)| Difference { key: present[at].clone(), listed: other.remove(&at) }).collect())
+        up.is_some_and(|up| up.stat.size == listed.size_bytes && up.etag == listed.etag)
+    };
+    let (mut differences, _) = compare_listing(store, &names, true, is_same, drop).await?;
+    if !differences.is_empty() {
+        // Before a difference counts, it must also show in one listing from front to back.
+        (differences, _) = compare_listing(store, &names, false, is_same, drop).await?;
+    }
+    let of = |inventory::Difference { index, listed }| Difference { key: present[index].clone(), listed };
+    Ok(differences.into_iter().map(of).collect())
 }
 
 /// The digest of everything that a run ends with: equal digests mean equal trees. Both lists are sorted.
@@ -163,6 +143,9 @@ impl Engine {
     /// Manifest, then the head's swap, then the marker: each only if the one before is there.
     async fn write_verdict(&mut self, outcome: Outcome, marker: Option<&Marker>) -> Result<Ending, LeaseError> {
         let complete = self.missing.is_empty();
+        if complete {
+            self.sweep_uploads().await;
+        }
         // A marker in the bucket says that everything is there; where it isn't, there is none, and the manifest tells.
         let outcome = match outcome {
             Outcome::Succeeded | Outcome::Synced if !complete => Outcome::Interrupted,
@@ -187,6 +170,17 @@ impl Engine {
         self.journal.set_ended(Some(Ended { run: self.run, manifest_etag: etag, tree, outcome }));
         self.journal.flush();
         Ok(self.ending(outcome))
+    }
+
+    /// Throws away what uploads of files that are gone left in the store: nobody will go on with them.
+    async fn sweep_uploads(&mut self) {
+        let left: Vec<_> = self.journal.uploads().map(|(key, upload)| (key.clone(), upload.id.clone())).collect();
+        for (key, id) in left {
+            match self.store.abort(&key, &id).await {
+                Ok(()) => self.journal.end_upload(key.as_str()),
+                Err(error) => tracing::warn!(path = %key, %error, "an unfinished upload could not be thrown away"),
+            }
+        }
     }
 
     async fn write_manifest(
@@ -248,14 +242,8 @@ impl Engine {
 
 /// Writes a control object over whatever is there: the head decides who may.
 async fn put_over(store: &SharedStore, key: &Key, body: Body) -> Result<Written, StoreError> {
-    let mut tries = 0;
-    loop {
-        let options = WriteOptions { content_type: Some("application/json"), ..WriteOptions::when(Condition::None) };
-        match store.put(key, body.clone(), options).await {
-            Err(error) if error.kind == ErrorKind::Corrupt && tries < ROUNDS => tries += 1,
-            other => return other,
-        }
-    }
+    let options = WriteOptions { content_type: Some("application/json"), ..WriteOptions::when(Condition::None) };
+    put_intact(store.as_ref(), key, body, options).await
 }
 
 fn describe(difference: &Difference) -> String {

@@ -15,7 +15,7 @@ use crate::config::{Config, Destination};
 use crate::digest::Digest;
 use crate::disk;
 use crate::exit::{Ending, ExitCode};
-use crate::head::{Holder, Lease, TakeOptions, needs_archive};
+use crate::head::{Holder, Lease, RunEnd, TakeOptions, needs_archive};
 use crate::journal::{Journal, JournalError};
 use crate::key::{Key, Prefix};
 use crate::manifest::{Manifest, ManifestError};
@@ -26,6 +26,7 @@ use crate::store::{ETag, SharedStore, StoreError};
 
 use super::buffers::Buffers;
 use super::commit::Hold;
+use super::forecast::Forecast;
 use super::look::Looker;
 use super::plan::Rules;
 use super::scan::Tree;
@@ -83,7 +84,7 @@ pub(super) fn open_journal(config: &Config) -> Result<Journal, Ending> {
 /// Asks the store what it really does; one that ignores conditions can't be fenced.
 pub(super) async fn preflight(config: &Config, store: &SharedStore) -> Result<Capabilities, Ending> {
     let capabilities = probe::probe(store.as_ref()).await.map_err(|error| Ending::from_store_error(&error))?;
-    tracing::info!(%capabilities, destination = %store.url(), "preflight");
+    tracing::info!(%capabilities, destination = %store.url(), "what the store does");
     if config.fence && !capabilities.can_fence() {
         return Err(Ending::usage(
             format!("{} ignores conditional writes: two writers could not be told apart", store.url()),
@@ -146,6 +147,25 @@ pub(super) async fn rebuild(store: &SharedStore) -> Result<HashMap<Key, Remote>,
         }
     }
     Ok(remote)
+}
+
+/// How the run before `run` ended, from its archived manifest.
+pub(super) async fn archived_end(store: &SharedStore, run: u64) -> Result<Option<RunEnd>, StoreError> {
+    let key = Key::control(&format!("runs/{}/manifest.json", run.saturating_sub(1)));
+    match Manifest::read(store.as_ref(), &key).await {
+        Ok(found) => Ok(found.map(|(manifest, etag)| RunEnd {
+            outcome: manifest.facts.outcome,
+            manifest: etag,
+            marker: manifest.facts.marker.map(|marker| marker.identity),
+            pod_uid: manifest.facts.holder.pod_uid,
+            at: manifest.facts.ended_at,
+        })),
+        Err(ManifestError::Store(error)) => Err(error),
+        Err(error) => {
+            tracing::warn!(%error, "it can't be told whether the end marker is that run's");
+            Ok(None)
+        }
+    }
 }
 
 /// The prefix of a destination; a directory has none.
@@ -214,6 +234,7 @@ pub(super) async fn engine(
         progress,
         uploader,
         jobs: JoinSet::new(),
+        aborts: JoinSet::new(),
         rules,
         pending: PendingFiles::new(times),
         remote,
@@ -231,7 +252,9 @@ pub(super) async fn engine(
         present: Vec::new(),
         dirty: false,
         given_up: Default::default(),
-        quiet_until_ns: i64::MAX,
+        unsteady: HashMap::new(),
+        quiet_until_ns: None,
+        newest_change_ns: 0,
         marker: None,
         markers_seen: HashMap::new(),
         failed: None,
@@ -247,6 +270,9 @@ pub(super) async fn engine(
         stop_signal: None,
         files_sent: 0,
         bytes_sent: 0,
+        forecast: Forecast::default(),
+        next_forecast: clock::now(),
+        behind: false,
         config,
     };
     if let Some(error) = unwatched {

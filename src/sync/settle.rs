@@ -52,8 +52,10 @@ pub struct Pending {
     pub scan: u64,
     /// When this version was seen first.
     since: Instant,
-    /// Its place in the order.
+    /// Its place in the order: when it was seen first.
     tick: u64,
+    /// When this version was seen first: it may need what was seen until then.
+    needs: u64,
     /// Whether the order knows of it.
     ordered: bool,
 }
@@ -80,6 +82,7 @@ pub struct PendingFiles {
     sending: [usize; 2],
     sent_at: HashMap<Key, Instant>,
     oldest: Option<(Instant, Instant)>,
+    noticed_bytes: u64,
 }
 
 /// Which lane a file of this size takes.
@@ -101,6 +104,7 @@ impl PendingFiles {
             sending: [0; 2],
             sent_at: HashMap::new(),
             oldest: None,
+            noticed_bytes: 0,
         }
     }
 
@@ -122,6 +126,7 @@ impl PendingFiles {
         let known = self.files.contains_key(key);
         let pending = self.files.entry(key.clone()).or_insert_with(|| {
             self.bytes += stat.size;
+            self.noticed_bytes += stat.size;
             Pending {
                 action: action.clone(),
                 stat,
@@ -134,6 +139,7 @@ impl PendingFiles {
                 scan: 0,
                 since: now,
                 tick,
+                needs: tick,
                 ordered: false,
             }
         });
@@ -151,8 +157,10 @@ impl PendingFiles {
                 pending.growing = true;
             }
             self.bytes = self.bytes - pending.stat.size + stat.size;
+            self.noticed_bytes += stat.size.saturating_sub(pending.stat.size);
             pending.stat = stat;
             pending.since = now;
+            pending.needs = tick;
         }
         pending.action = action;
         if evidence == Evidence::Settled {
@@ -220,7 +228,7 @@ impl PendingFiles {
                 self.lanes[its_lane].push_back(key);
                 continue;
             }
-            if self.order.blocks(&key, pending.rank, pending.tick) {
+            if self.order.blocks(&key, pending.rank, pending.needs) {
                 self.held.push_back(key);
                 continue;
             }
@@ -255,7 +263,7 @@ impl PendingFiles {
         for _ in 0..self.held.len().min(64) {
             let Some(held) = self.held.pop_front() else { break };
             match self.files.get(&held) {
-                Some(file) if file.phase == Phase::Ready && !self.order.blocks(&held, file.rank, file.tick) => {
+                Some(file) if file.phase == Phase::Ready && !self.order.blocks(&held, file.rank, file.needs) => {
                     self.lanes[lane(file.stat.size)].push_front(held);
                 }
                 Some(_) => self.held.push_back(held),
@@ -278,6 +286,11 @@ impl PendingFiles {
     /// How many wait or are sent, and their bytes together.
     pub fn count(&self) -> (u64, u64) {
         (self.files.len() as u64, self.bytes)
+    }
+
+    /// Bytes of all versions that were ever seen to differ from what was up.
+    pub fn noticed_bytes(&self) -> u64 {
+        self.noticed_bytes
     }
 
     /// How many of this lane are being sent.
@@ -386,6 +399,19 @@ mod tests {
         let (data, _) = world.files.start(0).unwrap();
         assert!(world.files.start(0).is_none(), "the data is on its way");
         world.files.finish(&data);
+        assert_eq!(world.files.start(0).unwrap().0.as_str(), "checkpoint");
+
+        world.files.finish(&Key::new("checkpoint").unwrap());
+        // A pointer that is written again while it waits needs what was seen until then.
+        world.see("next.data", 1, Evidence::Settled, 3);
+        world.see("checkpoint", 1, Evidence::Settled, 4);
+        world.see("last.data", 1, Evidence::Settled, 5);
+        world.see("checkpoint", 2, Evidence::Settled, 6);
+        let (next, last) = (world.files.start(0).unwrap().0, world.files.start(0).unwrap().0);
+        assert!(world.files.start(0).is_none(), "both are on their way");
+        world.files.finish(&next);
+        assert!(world.files.start(0).is_none(), "the last data is on its way");
+        world.files.finish(&last);
         assert_eq!(world.files.start(0).unwrap().0.as_str(), "checkpoint");
 
         world.see("log", 1, Evidence::Seen, 10);

@@ -8,16 +8,18 @@ use std::collections::BTreeMap;
 use std::io;
 use std::path::PathBuf;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 use tokio::sync::mpsc;
 use tokio::task::JoinSet;
 
 use crate::clock;
 use crate::digest::{self, Digest, Hasher, Sha256};
-use crate::disk::{ReadFile, Stat};
+use crate::disk::{PIECE_BYTES, ReadFile, Stat};
 use crate::journal::{OpenUpload, Uploaded};
 use crate::key::Key;
 use crate::metrics::{FileProgress, Metrics};
+use crate::store::hashing::sha256_of_range;
 use crate::store::{
     Body, BodySource, Condition, ETag, ErrorKind, Meta, SharedStore, StoreError, StoredPart, UploadId, WriteOptions,
     Written,
@@ -27,9 +29,6 @@ use crate::sync::commit::Hold;
 
 /// A file system's clock may tick this slowly: what was read sooner after a change is hashed once more.
 pub const YOUNG_NS: i64 = 2_000_000_000;
-
-/// Read and hash in pieces that stay in the processor's cache.
-const PIECE_BYTES: usize = 256 * 1024;
 
 /// The metadata that tells our own completed upload from somebody else's object.
 const NONCE: &str = "chiefsync-upload";
@@ -241,6 +240,9 @@ impl Uploader {
         if digest::part_count(job.stat.size) == 1 {
             return self.send_streamed(job, &file).await;
         }
+        if let Some(outcome) = self.completed_earlier(job, &file).await? {
+            return Ok(outcome);
+        }
         let progress = Arc::new(self.metrics.begin_file(&job.key, job.stat.size));
         for _ in 0..TRIES {
             let (id, nonce, stored) = self.open_upload(job).await?;
@@ -254,8 +256,13 @@ impl Uploader {
             };
             let (again, expected) = (Arc::clone(&file), job.stat);
             blocking(move || check_after(&again, &expected, growing)).await?;
+            let answered = AtomicBool::new(false);
             let written = self
-                .write(job, &digest, Some(&nonce), |condition| self.store.complete(&job.key, &id, &parts, condition))
+                .write(job, &digest, Some(&nonce), |condition| async {
+                    let written = self.store.complete(&job.key, &id, &parts, condition).await;
+                    answered.fetch_or(written.is_ok(), Ordering::Relaxed);
+                    written
+                })
                 .await;
             let written = match written {
                 Err(Stop::Store(e)) if e.kind == ErrorKind::Missing => {
@@ -264,6 +271,13 @@ impl Uploader {
                 }
                 other => other?,
             };
+            if !answered.load(Ordering::Relaxed) {
+                // The same bytes were there under another upload's name: then ours is still open.
+                match self.store.abort(&job.key, &id).await {
+                    Err(e) if e.kind != ErrorKind::Missing => return Err(e.into()),
+                    _ => {}
+                }
+            }
             self.tell(Progress::Over(job.key.clone())).await;
             return Ok(Outcome::Sent(uploaded(job, digest, written.etag, if job.last_look { 0 } else { young_parts })));
         }
@@ -273,6 +287,23 @@ impl Uploader {
             job.key.as_str(),
             format!("the multipart upload disappeared {TRIES} times"),
         )))
+    }
+
+    /// The upload that an earlier process began may be the object by now, and nobody heard so: then nothing is sent again.
+    async fn completed_earlier(&self, job: &Job, file: &Arc<ReadFile>) -> Result<Option<Outcome>, Stop> {
+        let Some(resume) = &job.resume else { return Ok(None) };
+        let meta = match self.store.head(&job.key).await {
+            Err(e) if e.kind == ErrorKind::Missing => return Ok(None),
+            other => other?,
+        };
+        let by_nonce = meta.metadata.iter().any(|(name, value)| name == NONCE && *value == resume.nonce);
+        if !by_nonce || meta.size_bytes != job.stat.size {
+            return Ok(None);
+        }
+        let digest = self.hash_on_disk(job, file, None).await?;
+        let Some(digest) = digest.filter(|digest| Some(digest.checksum()) == meta.checksum) else { return Ok(None) };
+        self.tell(Progress::Over(job.key.clone())).await;
+        Ok(Some(Outcome::Same(uploaded(job, digest, meta.etag, young_parts_now(job)))))
     }
 
     /// A single part that no buffer holds: hashed in one pass, streamed in a second through the same descriptor.
@@ -609,17 +640,9 @@ impl Uploader {
     }
 
     async fn read_back(&self, job: &Job, digest: &Digest, etag: &ETag) -> Result<(), StoreError> {
-        use futures_util::StreamExt as _;
         for (index, expected) in digest.parts().iter().enumerate() {
             let range = digest::part_range(job.stat.size, u32::try_from(index).unwrap_or(u32::MAX));
-            let mut hasher = Hasher::default();
-            if range.1 > 0 {
-                let mut download = self.store.get(&job.key, Some(range), Some(etag)).await?;
-                while let Some(piece) = download.bytes.next().await {
-                    hasher.update(&piece?);
-                }
-            }
-            if hasher.finish() != *expected {
+            if sha256_of_range(self.store.as_ref(), &job.key, range, etag).await? != *expected {
                 let message = format!("part {} reads back with other bytes", index + 1);
                 return Err(StoreError::new(ErrorKind::Corrupt, "GetObject", job.key.as_str(), message));
             }
@@ -693,18 +716,7 @@ fn fill(file: &ReadFile, buffer: &mut [u8], offset: u64) -> Result<Sha256, Stop>
 
 /// Hashes a range without keeping it.
 fn hash(file: &ReadFile, offset: u64, len_bytes: u64) -> Result<Sha256, Stop> {
-    let mut hasher = Hasher::default();
-    let mut piece = vec![0; PIECE_BYTES.min(usize::try_from(len_bytes).unwrap_or(PIECE_BYTES))];
-    let mut done = 0;
-    while done < len_bytes {
-        let want = piece.len().min(usize::try_from(len_bytes - done).unwrap_or(usize::MAX));
-        if file.read_at(&mut piece[..want], offset + done)? < want {
-            return Err(Stop::Changed);
-        }
-        hasher.update(&piece[..want]);
-        done += want as u64;
-    }
-    Ok(hasher.finish())
+    file.sha256(offset, len_bytes)?.ok_or(Stop::Changed)
 }
 
 async fn blocking<T: Send + 'static>(work: impl FnOnce() -> Result<T, Stop> + Send + 'static) -> Result<T, Stop> {

@@ -8,6 +8,16 @@ mod carry;
 mod ends;
 mod odd_stores;
 
+mod bursts;
+mod faults;
+mod links;
+mod model;
+mod order;
+mod rerun;
+mod resume;
+mod watching;
+mod writers;
+
 mod store_conformance;
 mod store_local;
 mod store_probe;

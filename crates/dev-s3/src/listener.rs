@@ -38,10 +38,7 @@ async fn serve(stream: TcpStream, front: Arc<Front>, mut outage: watch::Receiver
     // Answers are small and complete: waiting for more to send with them would only be a delay.
     let _ = stream.set_nodelay(true);
     let reset = ResetFlag::default();
-    let socket = TokioIo::new(Socket {
-        stream,
-        reset: reset.clone(),
-    });
+    let socket = TokioIo::new(Socket { stream, reset: reset.clone() });
     let service = service_fn(|request| {
         let (front, reset) = (Arc::clone(&front), reset.clone());
         async move { front.answer(request, &reset).await }

@@ -2,11 +2,11 @@
 //! files as any program does, not through `disk`.
 #![allow(clippy::disallowed_methods, clippy::disallowed_types)]
 
-use std::fs;
+use std::fs::{self, File};
 use std::io::{self, Write as _};
 use std::path::{Path, PathBuf};
 
-use chiefsync::clock::Duration;
+use chiefsync::clock::{self, Duration};
 
 /// A save every so many steps.
 const STEPS_A_SAVE: u64 = 100;
@@ -14,69 +14,85 @@ const STEPS_A_SAVE: u64 = 100;
 /// Saves until the end.
 const SAVES: u64 = 5;
 
-/// A step takes this long.
-const STEP: Duration = Duration::from_millis(20);
-
 /// Checkpoints that stay on the volume; older ones are rotated away.
 const KEPT: usize = 2;
 
-/// The optimizer's state in a checkpoint, the final model: bytes.
-const STATE_BYTES: usize = 16 << 20;
+/// A checkpoint's shards, of so many bytes each.
+const SHARDS: usize = 2;
+const SHARD_BYTES: usize = 6 << 20;
+
+/// The final model: three parts of an upload.
 const MODEL_BYTES: usize = 24 << 20;
 
-/// Trains into `output` until the end marker; `stop` says when to give up.
+/// Trains into `output` for about `training`, until the end marker: DONE, or FAILED where it can't go on. `stop` says when
+/// to leave without any.
 ///
 /// # Errors
 /// The volume's own.
-pub fn train(output: &Path, stop: impl Fn() -> bool) -> io::Result<()> {
+pub fn train(output: &Path, training: Duration, stop: impl Fn() -> bool) -> io::Result<()> {
+    let trained = write_all(output, training, stop);
+    if trained.is_err() {
+        // It may be the volume that is broken: then nothing can be left there either.
+        let _ = File::create(output.join("FAILED"));
+    }
+    trained
+}
+
+fn write_all(output: &Path, training: Duration, stop: impl Fn() -> bool) -> io::Result<()> {
     fs::create_dir_all(output.join("logs"))?;
-    // The log stays open and grows: only its whole lines are worth something.
-    let mut log = fs::File::create(output.join("logs/train.log"))?;
+    let mut events = File::create(output.join("logs/events.jsonl"))?;
     let mut noise = Noise(1);
     let mut saved: Vec<PathBuf> = Vec::new();
-    for step in 1..=SAVES * STEPS_A_SAVE {
+    let started = clock::now();
+    let steps = SAVES * STEPS_A_SAVE;
+    for step in 1..=steps {
         if stop() {
             return Ok(());
         }
-        std::thread::sleep(STEP);
-        #[allow(clippy::cast_precision_loss)]
-        let loss = 2.5 / (1.0 + step as f64 / 80.0);
-        writeln!(log, "step {step} loss {loss:.4}")?;
+        let due = training.mul_f64(fraction(step, steps));
+        std::thread::sleep(due.saturating_sub(started.elapsed()));
+        let loss = 2.5 / (1.0 + 6.0 * fraction(step, steps));
+        writeln!(events, "{{\"step\": {step}, \"loss\": {loss:.4}}}")?;
         if step % STEPS_A_SAVE == 0 {
             saved.push(save(output, step, loss, &mut noise)?);
-            tracing::info!(step, "the trainer saved a checkpoint");
+            tracing::info!(step, "trainer: checkpoint saved");
             if saved.len() > KEPT {
                 let old = saved.remove(0);
                 fs::remove_dir_all(&old)?;
                 let name = old.file_name().unwrap_or_default().display().to_string();
-                tracing::info!(checkpoint = name, "the trainer rotated a checkpoint away");
+                tracing::info!(checkpoint = name, "trainer: old checkpoint rotated away");
             }
         }
     }
+    drop(events);
     let model = output.join("model");
     fs::create_dir_all(&model)?;
     fs::write(model.join("config.json"), "{\"layers\": 12, \"width\": 768}\n")?;
     fs::write(model.join("model.safetensors"), noise.bytes(MODEL_BYTES))?;
-    drop(log);
-    fs::write(output.join("DONE"), "")?;
-    tracing::info!("the trainer is done");
-    Ok(())
+    tracing::info!("trainer: final model written; done");
+    File::create(output.join("DONE")).map(drop)
+}
+
+#[allow(clippy::cast_precision_loss)]
+fn fraction(step: u64, steps: u64) -> f64 {
+    step as f64 / steps as f64
 }
 
 /// A checkpoint is written beside its place and renamed into it, so that nobody sees half of one.
 fn save(output: &Path, step: u64, loss: f64, noise: &mut Noise) -> io::Result<PathBuf> {
-    let directory = output.join(format!("checkpoints/step-{step:04}"));
-    let unfinished = output.join(format!("checkpoints/step-{step:04}.tmp"));
-    fs::create_dir_all(unfinished.join("shards"))?;
-    for shard in 0..4 {
-        fs::write(unfinished.join(format!("shards/state-{shard}.bin")), noise.bytes(STATE_BYTES / 4))?;
+    let checkpoints = output.join("checkpoints");
+    let name = format!("step-{step:04}");
+    let (directory, unfinished) = (checkpoints.join(&name), checkpoints.join(format!("{name}.tmp")));
+    fs::create_dir_all(&unfinished)?;
+    for shard in 0..SHARDS {
+        fs::write(unfinished.join(format!("shard-{shard}.bin")), noise.bytes(SHARD_BYTES))?;
     }
     fs::write(unfinished.join("trainer_state.json"), format!("{{\"step\": {step}, \"loss\": {loss:.4}}}\n"))?;
     fs::rename(&unfinished, &directory)?;
     // The pointer is rewritten by every save.
-    let pointer = output.join("checkpoints/latest");
-    fs::write(pointer.with_extension("new"), format!("step-{step:04}\n"))?;
-    fs::rename(pointer.with_extension("new"), pointer)?;
+    let pointer = checkpoints.join("checkpoint");
+    fs::write(pointer.with_extension("tmp"), format!("model_checkpoint_path: \"{name}\"\n"))?;
+    fs::rename(pointer.with_extension("tmp"), pointer)?;
     Ok(directory)
 }
 
@@ -104,8 +120,16 @@ mod tests {
     #[test]
     fn a_trainer_that_is_stopped_leaves_no_marker() {
         let output = tempfile::tempdir().unwrap();
-        train(output.path(), || true).unwrap();
-        assert!(output.path().join("logs/train.log").exists() && !output.path().join("DONE").exists());
+        train(output.path(), Duration::ZERO, || true).unwrap();
+        assert!(output.path().join("logs/events.jsonl").exists() && !output.path().join("DONE").exists());
+    }
+
+    #[test]
+    fn a_trainer_that_cannot_write_says_so() {
+        let output = tempfile::tempdir().unwrap();
+        fs::write(output.path().join("checkpoints"), "in the way").unwrap();
+        train(output.path(), Duration::ZERO, || false).unwrap_err();
+        assert!(output.path().join("FAILED").exists() && !output.path().join("DONE").exists());
     }
 
     #[test]
@@ -113,8 +137,9 @@ mod tests {
         let output = tempfile::tempdir().unwrap();
         let directory = save(output.path(), 7, 0.5, &mut Noise(1)).unwrap();
         assert_eq!(directory, output.path().join("checkpoints/step-0007"));
-        assert_eq!(fs::metadata(directory.join("shards/state-3.bin")).unwrap().len(), STATE_BYTES as u64 / 4);
-        assert_eq!(fs::read_to_string(output.path().join("checkpoints/latest")).unwrap(), "step-0007\n");
+        assert_eq!(fs::metadata(directory.join("shard-1.bin")).unwrap().len(), SHARD_BYTES as u64);
+        let pointer = fs::read_to_string(output.path().join("checkpoints/checkpoint")).unwrap();
+        assert_eq!(pointer, "model_checkpoint_path: \"step-0007\"\n");
         assert!(!output.path().join("checkpoints/step-0007.tmp").exists());
     }
 }

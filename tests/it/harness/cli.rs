@@ -1,7 +1,8 @@
 //! chiefsync as a process: the real binary, a clean environment, what it said.
 
 use std::ffi::{OsStr, OsString};
-use std::io::Read;
+use std::io::{Read, Write as _};
+use std::net::TcpStream;
 use std::path::Path;
 use std::process::{Child, Command, ExitStatus, Stdio};
 use std::sync::{Arc, Condvar, Mutex};
@@ -175,6 +176,33 @@ impl Running {
         super::eventually("the process stands still", || self.state() == Some('T'));
     }
 
+    /// The sum of a metric over its labels; it must have been started with `--metrics-addr 127.0.0.1:0`.
+    #[track_caller]
+    pub fn metric(&mut self, name: &str) -> f64 {
+        self.metrics()
+            .lines()
+            .filter(|line| line.split([' ', '{']).next() == Some(name))
+            .map(|line| {
+                line.rsplit_once(' ')
+                    .and_then(|(_, value)| value.parse::<f64>().ok())
+                    .expect("a number at the line's end")
+            })
+            .sum()
+    }
+
+    /// Everything that `/metrics` says.
+    #[track_caller]
+    pub fn metrics(&mut self) -> String {
+        self.wait_for_log("metrics are served");
+        let log = self.log();
+        let address = log.split_once("http://").and_then(|(_, rest)| rest.split_once("/metrics")).expect("a URL").0;
+        let mut stream = TcpStream::connect(address).expect("a metrics server");
+        stream.write_all(b"GET /metrics HTTP/1.1\r\nHost: it\r\nConnection: close\r\n\r\n").expect("a request");
+        let mut text = String::new();
+        stream.read_to_string(&mut text).expect("an answer");
+        text
+    }
+
     /// Lets it go on.
     pub fn thaw(&self) {
         self.signal(Signal::CONT);
@@ -183,8 +211,12 @@ impl Running {
     /// The largest memory that it ever had, in bytes.
     pub fn peak_memory_bytes(&self) -> u64 {
         let status = std::fs::read_to_string(format!("/proc/{}/status", self.pid())).expect("a process that is there");
-        let line = status.lines().find_map(|line| line.strip_prefix("VmHWM:")).expect("a kernel that counts");
-        line.trim().trim_end_matches(" kB").parse::<u64>().expect("a number") * 1024
+        let read = |name: &str| {
+            let line = status.lines().find_map(|line| line.strip_prefix(name)).expect("a kernel that counts");
+            line.trim().trim_end_matches(" kB").parse::<u64>().expect("a number") * 1024
+        };
+        // The pages of the program itself are large in a debug build, and clean.
+        read("VmHWM:") - read("RssFile:")
     }
 
     fn state(&self) -> Option<char> {

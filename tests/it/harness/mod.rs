@@ -16,7 +16,7 @@ use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
 pub use cli::{Cli, Finished, Running};
-pub use dev_s3::DevS3;
+pub use dev_s3::{DevS3, is_output};
 pub use minio::minio;
 pub use reader::Reader;
 pub use sandbox::{Content, Sandbox, content};

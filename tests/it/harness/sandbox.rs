@@ -55,8 +55,10 @@ impl Sandbox {
 
     /// `chiefsync watch`, impatient where a person would be patient; further arguments override.
     pub fn watch(&self, place: &Place, prefix: &str) -> Cli {
-        let times = ["--settle", "200ms", "--quiet", "2s", "--growing-interval", "1s"];
-        self.command("watch", place, prefix).args(times)
+        let times = [("SETTLE", "200ms"), ("QUIET", "2s"), ("GROWING_INTERVAL", "1s")];
+        // Set, not typed: what a test types then comes first.
+        let command = self.command("watch", place, prefix);
+        times.iter().fold(command, |cli, (name, value)| cli.env(format!("CHIEFSYNC_{name}"), value))
     }
 
     /// `chiefsync sync`.
