@@ -3,7 +3,10 @@
 
 mod harness;
 
+mod bad_input;
 mod carry;
+mod ends;
+mod odd_stores;
 
 mod bursts;
 mod faults;

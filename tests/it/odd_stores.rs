@@ -1,0 +1,1 @@
+//! Stores that are not quite S3.
