@@ -6,7 +6,7 @@ use std::os::unix::fs::MetadataExt as _;
 use std::path::{Path, PathBuf};
 
 use chiefsync::digest::Hasher;
-use rustix::fs::{AtFlags, CWD, FileType, Mode, Timespec, Timestamps};
+use rustix::fs::{AtFlags, CWD, FileType, Mode, Timespec, Timestamps, UTIME_NOW};
 
 use super::dev_s3::is_output;
 use super::{Cli, Place, Tree, temporary_directory};
@@ -154,9 +154,12 @@ impl Sandbox {
         removed.unwrap_or_else(|e| panic!("{}: {e}", path.display()));
     }
 
-    /// What the shell's `touch` does.
+    /// What the shell's `touch` does: makes the file, or gives the one that is there the time of now.
     pub fn touch(&self, path: &str) {
-        drop(self.open_append(path));
+        let file = self.open_append(path);
+        let now = Timespec { tv_sec: 0, tv_nsec: UTIME_NOW };
+        let times = Timestamps { last_access: now, last_modification: now };
+        rustix::fs::futimens(&file, &times).expect("times that can be set");
     }
 
     /// Ends the run well.
