@@ -584,8 +584,9 @@ impl Uploader {
     {
         let mut there = there.clone();
         let mut last = None;
+        let mut by_tag = self.fence;
         for _ in 0..TRIES {
-            let condition = match (&there, self.fence) {
+            let condition = match (&there, by_tag) {
                 (_, false) => Condition::None,
                 (None, true) => Condition::Absent,
                 (Some(etag), true) => Condition::Matches(etag.clone()),
@@ -617,7 +618,11 @@ impl Uploader {
                     }
                     // The source of a copy or the upload itself is missing, not our condition wrong.
                     _ if error.kind == ErrorKind::Missing && there.is_none() => return Err(error.into()),
-                    Ok(meta) if there.as_ref() == Some(&meta.etag) => return Err(error.into()),
+                    // The very tag that was asked for is there: this store compares with another one than it shows.
+                    Ok(meta) if there.as_ref() == Some(&meta.etag) => {
+                        self.hold.check().await.map_err(Stop::Superseded)?;
+                        by_tag = false;
+                    }
                     Ok(meta) => {
                         self.still_ours(job, "changed by somebody else").await?;
                         there = Some(meta.etag);
