@@ -262,9 +262,11 @@ impl Engine {
         let (code, word, hint) = match outcome {
             Outcome::Succeeded => (ExitCode::Proven, "succeeded", None),
             Outcome::Synced => (ExitCode::Proven, "synced", None),
-            Outcome::Failed => {
-                (ExitCode::TrainerFailed, "the trainer failed", Some("the trainer's own log says why; what it left is kept"))
-            }
+            Outcome::Failed => (
+                ExitCode::TrainerFailed,
+                "the trainer failed",
+                Some("the trainer's own log says why; what it left is kept"),
+            ),
             Outcome::Lost => {
                 let hint = "it was killed (out of memory?) or hangs: its log and `kubectl describe pod` tell";
                 (ExitCode::TrainerLost, "the trainer is lost", Some(hint))
@@ -278,7 +280,8 @@ impl Engine {
                 (ExitCode::Incomplete, "incomplete", Some(hint))
             }
         };
-        Ending { hint: hint.map(str::to_owned), ..Ending::new(code, format!("{word}: {summary}")) }.with_details(missing)
+        Ending { hint: hint.map(str::to_owned), ..Ending::new(code, format!("{word}: {summary}")) }
+            .with_details(missing)
     }
 }
 

@@ -69,7 +69,13 @@ fn a_destination_that_can_not_be_meant_is_a_usage_error() {
 fn a_control_directory_within_the_source_is_a_usage_error() {
     let (sandbox, s3) = (Sandbox::new(), DevS3::start());
     let cli = |control: &str| {
-        sandbox.cli(s3.place()).arg("sync").arg(sandbox.src()).arg("s3://bucket/job").arg("--control").arg(sandbox.path(control))
+        sandbox
+            .cli(s3.place())
+            .arg("sync")
+            .arg(sandbox.src())
+            .arg("s3://bucket/job")
+            .arg("--control")
+            .arg(sandbox.path(control))
     };
     expect(cli("state").run(), 2, "lies within SRC", ".chiefsync");
     cli(".chiefsync").run().expect_code(0);
@@ -250,7 +256,11 @@ fn a_torn_or_garbled_journal_is_said_and_nothing_is_sent_again() {
         std::fs::write(&path, bytes).unwrap();
         s3.clear_requests();
         sandbox.sync(s3.place(), "job").run().expect_code(0).expect_said(said);
-        let sent: Vec<_> = s3.requests().into_iter().filter(|r| r.operation == Operation::PutObject && r.key.contains("file-")).collect();
+        let sent: Vec<_> = s3
+            .requests()
+            .into_iter()
+            .filter(|r| r.operation == Operation::PutObject && r.key.contains("file-"))
+            .collect();
         assert_eq!(sent.len(), 0, "{said}: {sent:?}");
         assert_eq!(s3.tree("job"), sandbox.tree());
     }
@@ -288,7 +298,12 @@ fn a_control_directory_that_can_not_be_written_is_said_once_and_memory_serves() 
     set_mode(&sandbox.control(), 0o500);
     sandbox.done();
     let ended = sandbox.watch(s3.place(), "job").without_powers().run().expect_code(0);
-    assert_eq!(ended.stderr.matches("WARN").count() - ended.stderr.matches("--idle-deadline").count(), 1, "{}", ended.stderr);
+    assert_eq!(
+        ended.stderr.matches("WARN").count() - ended.stderr.matches("--idle-deadline").count(),
+        1,
+        "{}",
+        ended.stderr
+    );
     assert!(ended.stderr.contains("in memory"), "{}", ended.stderr);
     assert_eq!(s3.tree("job"), sandbox.tree());
 }
@@ -330,8 +345,28 @@ fn names_of_all_kinds_arrive_as_they_are() {
     let long = ["x".repeat(255), "y".repeat(255), "z".repeat(255), "w".repeat(251)].join("/");
     assert_eq!("job/".len() + long.len(), 1023);
     let names = [
-        "with space", " leading and trailing ", "ünïcödé/文件/🦀", "e\u{301} and \u{e9}", "new\nline", "tab\there", "50%", "%20", "a+b&c=d;e",
-        "-rf", "--help", "quote\"'`", "back\\slash", "*?[a]", "~", "$HOME", "#hash", "a:b", "dots...", ".hidden", "CON", &long,
+        "with space",
+        " leading and trailing ",
+        "ünïcödé/文件/🦀",
+        "e\u{301} and \u{e9}",
+        "new\nline",
+        "tab\there",
+        "50%",
+        "%20",
+        "a+b&c=d;e",
+        "-rf",
+        "--help",
+        "quote\"'`",
+        "back\\slash",
+        "*?[a]",
+        "~",
+        "$HOME",
+        "#hash",
+        "a:b",
+        "dots...",
+        ".hidden",
+        "CON",
+        &long,
     ];
     for (n, name) in names.iter().enumerate() {
         sandbox.write(name, format!("content {n}").as_bytes());
@@ -353,7 +388,9 @@ fn names_that_no_key_can_have_are_3_and_listed() {
     std::fs::write(sandbox.src().join(std::ffi::OsStr::from_bytes(b"bad\xff\n")), b"content").unwrap();
     sandbox.done();
     let ended = expect(sandbox.watch(s3.place(), "job").run(), 3, "3 files are missing", "run it again");
-    for line in ["the key would be 1027 bytes long", "  bad\u{fffd}\\n: the name is not UTF-8", "  to-long: it is a link to x"] {
+    for line in
+        ["the key would be 1027 bytes long", "  bad\u{fffd}\\n: the name is not UTF-8", "  to-long: it is a link to x"]
+    {
         assert!(ended.stderr.contains(line), "{line}\n{}", ended.stderr);
     }
     assert_eq!(s3.tree("job").into_keys().collect::<Vec<_>>(), ["good"]);

@@ -58,7 +58,8 @@ fn a_new_attempt_after_failed_ends_in_0_and_the_failure_is_kept_as_an_earlier_ru
     watch.wait().expect_code(0).expect_said("a new attempt began");
     assert_eq!(markers(&s3, "job"), ["DONE"]);
     assert_eq!(s3.content("job", ".chiefsync/runs/1/FAILED").expect("the old verdict"), b"boom");
-    let earlier: Value = serde_json::from_slice(&s3.content("job", ".chiefsync/runs/1/manifest.json").unwrap()).unwrap();
+    let earlier: Value =
+        serde_json::from_slice(&s3.content("job", ".chiefsync/runs/1/manifest.json").unwrap()).unwrap();
     assert_eq!((&earlier["outcome"], &manifest(&s3, "job")["outcome"]), (&"failed".into(), &"succeeded".into()));
     assert_eq!(s3.tree("job"), sandbox.tree());
 }
@@ -111,13 +112,14 @@ fn failed_is_7_also_when_something_is_missing() {
 fn a_failure_while_done_is_drained_is_the_last_word() {
     let (sandbox, s3) = (Sandbox::new(), DevS3::start());
     let gate = Gate::new();
-    s3.faults().add(When::operation(Operation::PutObject).key("job/big").times(1), Fault::Stall(Hold::Until(gate.clone())));
+    s3.faults()
+        .add(When::operation(Operation::PutObject).key("job/big").times(1), Fault::Stall(Hold::Until(gate.clone())));
     sandbox.write("big", b"content");
     sandbox.done();
     let mut watch = sandbox.watch(s3.place(), "job").args(["--restart-policy", "Never"]).spawn();
     eventually("the upload hangs", || gate.arrivals() > 0);
+    watch.wait_for_log("the end marker is there");
     sandbox.touch("FAILED");
-    watch.wait_for_log("drain");
     gate.open();
     watch.wait().expect_code(7);
     assert_eq!(markers(&s3, "job"), ["FAILED"]);
@@ -127,11 +129,13 @@ fn a_failure_while_done_is_drained_is_the_last_word() {
 fn a_done_that_goes_away_while_it_is_drained_ends_nothing() {
     let (sandbox, s3) = (Sandbox::new(), DevS3::start());
     let gate = Gate::new();
-    s3.faults().add(When::operation(Operation::PutObject).key("job/big").times(1), Fault::Stall(Hold::Until(gate.clone())));
+    s3.faults()
+        .add(When::operation(Operation::PutObject).key("job/big").times(1), Fault::Stall(Hold::Until(gate.clone())));
     sandbox.write("big", b"content");
     sandbox.done();
     let mut watch = sandbox.watch(s3.place(), "job").spawn();
     eventually("the upload hangs", || gate.arrivals() > 0);
+    watch.wait_for_log("the end marker is there");
     sandbox.remove("DONE");
     gate.open();
     watch.wait_for_log("following on");
