@@ -24,12 +24,15 @@ use crate::store::{
     Body, BodySource, Condition, ETag, ErrorKind, Meta, SharedStore, StoreError, StoredPart, UploadId, WriteOptions,
     Written,
 };
-use crate::sync::buffers::Buffers;
+use crate::sync::buffers::{Buffer, Buffers};
 use crate::sync::commit::Hold;
 use crate::sync::settle::SMALL_BYTES;
 
 /// A file system's clock may tick this slowly: what was read sooner after a change is hashed once more.
 pub const YOUNG_NS: i64 = 2_000_000_000;
+
+/// What a part that is streamed takes of the memory for pieces and its connection: bounds how many go at a time.
+const STREAM_BYTES: u64 = 1024 * 1024;
 
 /// The metadata that tells our own completed upload from somebody else's object.
 const NONCE: &str = "chiefsync-upload";
@@ -158,6 +161,8 @@ impl From<StoreError> for Stop {
 struct Part {
     body: Body,
     young: bool,
+    /// For a part that is streamed: its share of the memory, held until it is sent.
+    room: Option<Buffer>,
 }
 
 impl Uploader {
@@ -502,6 +507,7 @@ impl Uploader {
                         metrics.send_time(started.elapsed());
                         metrics.sent(len);
                         progress.advance(len);
+                        drop(part.room);
                         Ok((number, sha256, done))
                     });
                 }
@@ -537,15 +543,20 @@ impl Uploader {
                 let (started, young) = (clock::now(), clock::wall_ns() < young_until_ns);
                 let sha256 = fill(&file, buffer.as_mut_slice(), offset)?;
                 metrics.read_time(started.elapsed());
-                Ok(Part { body: Body::bytes(buffer.into_bytes(), sha256), young })
+                Ok(Part { body: Body::bytes(buffer.into_bytes(), sha256), young, room: None })
             })
             .await
         } else {
+            let room = Some(self.buffers.take(STREAM_BYTES).await);
             blocking(move || {
                 let (started, young) = (clock::now(), clock::wall_ns() < young_until_ns);
                 let sha256 = hash(&file, offset, len)?;
                 metrics.hash_time(started.elapsed());
-                Ok(Part { body: Body { source: BodySource::File { file, offset }, len_bytes: len, sha256 }, young })
+                Ok(Part {
+                    body: Body { source: BodySource::File { file, offset }, len_bytes: len, sha256 },
+                    young,
+                    room,
+                })
             })
             .await
         }
