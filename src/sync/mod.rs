@@ -572,7 +572,11 @@ impl Engine {
         let known = self.journal.get(key.as_str());
         let remote = self.remote.get(key.as_str());
         let mut link = None;
+        let rebuild = remote.filter(|remote| remote.size_bytes == pending.stat.size);
         let first = match (&pending.action, known) {
+            (Action::Upload { .. }, _) if let Some(there) = rebuild => {
+                First::Rebuild { etag: there.etag.clone(), digest: there.digest.clone() }
+            }
             (Action::Upload { compare: true, .. }, Some(known)) => First::Compare(known.clone()),
             (Action::LookAgain, Some(known)) => First::Recheck(known.clone()),
             (Action::Copy { target, stat }, _) => {
@@ -584,14 +588,10 @@ impl Engine {
                     _ => First::Send,
                 }
             }
-            _ => match remote {
-                Some(remote) if remote.size_bytes == pending.stat.size => {
-                    First::Rebuild { etag: remote.etag.clone(), digest: remote.digest.clone() }
-                }
-                _ => First::Send,
-            },
+            _ => First::Send,
         };
-        let there = known.map(|known| known.etag.clone()).or_else(|| remote.map(|remote| remote.etag.clone()));
+        // What a listing showed is newer than what the journal says.
+        let there = remote.map(|remote| remote.etag.clone()).or_else(|| known.map(|known| known.etag.clone()));
         Job {
             path: self.looker.tree().path(link.as_ref().unwrap_or(&key)),
             stat: pending.stat,

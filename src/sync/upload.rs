@@ -142,6 +142,8 @@ enum Stop {
     Changed,
     Io(io::Error),
     Store(StoreError),
+    /// The object is ours, under this tag, and holds other bytes than were sent.
+    Damaged(ETag, StoreError),
     Superseded(String),
 }
 
@@ -172,7 +174,7 @@ impl Uploader {
             Ok(outcome) => outcome,
             Err(Stop::Changed) => Outcome::Changed,
             Err(Stop::Superseded(by)) => Outcome::Superseded(by),
-            Err(Stop::Store(error)) => Outcome::Failed(error),
+            Err(Stop::Store(error) | Stop::Damaged(_, error)) => Outcome::Failed(error),
             Err(Stop::Io(error)) => match error.kind() {
                 io::ErrorKind::NotFound => Outcome::Gone,
                 // The path is something else now: a directory, a FIFO, a link (ELOOP). A look will tell.
@@ -224,7 +226,7 @@ impl Uploader {
         let body = Body::bytes(bytes, sha256);
         let started = clock::now();
         let written = self
-            .write(job, &digest, None, |condition| {
+            .write(job, &job.there, &digest, None, |condition| {
                 self.store.put(&job.key, body.clone(), WriteOptions::when(condition))
             })
             .await?;
@@ -254,6 +256,8 @@ impl Uploader {
             return Ok(outcome);
         }
         let progress = Arc::new(self.metrics.begin_file(&job.key, job.stat.size));
+        let mut there = job.there.clone();
+        let mut damaged = None;
         for _ in 0..TRIES {
             let (id, nonce, stored) = self.open_upload(job).await?;
             let (parts, digest, young_parts) = match self.send_parts(job, &file, &id, stored, &progress).await {
@@ -268,7 +272,7 @@ impl Uploader {
             blocking(move || check_after(&again, &expected, growing)).await?;
             let answered = AtomicBool::new(false);
             let written = self
-                .write(job, &digest, Some(&nonce), |condition| async {
+                .write(job, &there, &digest, Some(&nonce), |condition| async {
                     let written = self.store.complete(&job.key, &id, &parts, condition).await;
                     answered.fetch_or(written.is_ok(), Ordering::Relaxed);
                     written
@@ -277,6 +281,13 @@ impl Uploader {
             let written = match written {
                 Err(Stop::Store(e)) if e.kind == ErrorKind::Missing => {
                     self.tell(Progress::Over(job.key.clone())).await;
+                    continue;
+                }
+                Err(Stop::Damaged(etag, error)) => {
+                    tracing::warn!(path = %job.key, %error, "the parts arrived damaged; sending all of them again");
+                    self.tell(Progress::Over(job.key.clone())).await;
+                    there = Some(etag);
+                    damaged = Some(error);
                     continue;
                 }
                 other => other?,
@@ -291,17 +302,16 @@ impl Uploader {
             self.tell(Progress::Over(job.key.clone())).await;
             return Ok(Outcome::Sent(uploaded(job, digest, written.etag, if job.last_look { 0 } else { young_parts })));
         }
-        Err(Stop::Store(StoreError::new(
-            ErrorKind::Refused,
-            "CompleteMultipartUpload",
-            job.key.as_str(),
-            format!("the multipart upload disappeared {TRIES} times"),
-        )))
+        Err(Stop::Store(damaged.unwrap_or_else(|| {
+            let message = format!("the multipart upload disappeared {TRIES} times");
+            StoreError::new(ErrorKind::Refused, "CompleteMultipartUpload", job.key.as_str(), message)
+        })))
     }
 
     /// The upload that an earlier process began may be the object by now, and nobody heard so: then nothing is sent again.
     async fn completed_earlier(&self, job: &Job, file: &Arc<ReadFile>) -> Result<Option<Outcome>, Stop> {
-        let Some(resume) = &job.resume else { return Ok(None) };
+        // Where the store checks nothing, its word is no proof.
+        let Some(resume) = job.resume.as_ref().filter(|_| self.verified_by_store) else { return Ok(None) };
         let meta = match self.store.head(&job.key).await {
             Err(e) if e.kind == ErrorKind::Missing => return Ok(None),
             other => other?,
@@ -322,7 +332,7 @@ impl Uploader {
         let part = self.read_part(job, file, 0).await?;
         let digest = Digest::One(part.body.sha256);
         let written = self
-            .write(job, &digest, None, |condition| {
+            .write(job, &job.there, &digest, None, |condition| {
                 self.store.put(&job.key, part.body.clone(), WriteOptions::when(condition))
             })
             .await?;
@@ -340,6 +350,7 @@ impl Uploader {
             First::Compare(known) => (known.digest.clone(), known.etag.clone(), known.digest.parts().len()),
             First::Recheck(known) => (known.digest.clone(), known.etag.clone(), known.young_parts as usize),
             First::Rebuild { etag, digest: Some(digest) } => (digest.clone(), etag.clone(), digest.parts().len()),
+            First::Rebuild { digest: None, .. } if !self.verified_by_store => return Ok(None),
             First::Rebuild { etag, digest: None } => {
                 let meta = match self.store.head(&job.key).await {
                     Err(e) if e.kind == ErrorKind::Missing => return Ok(None),
@@ -396,6 +407,7 @@ impl Uploader {
             First::Send | First::Copy { .. } => None,
             First::Compare(known) | First::Recheck(known) => (known.digest == *digest).then(|| known.etag.clone()),
             First::Rebuild { etag, digest: Some(known) } => (known == digest).then(|| etag.clone()),
+            First::Rebuild { digest: None, .. } if !self.verified_by_store => None,
             First::Rebuild { etag, digest: None } => match self.store.head(&job.key).await {
                 Ok(meta) => (meta.etag == *etag && is_ours(&meta, job.stat.size, digest, None)).then_some(meta.etag),
                 Err(e) if e.kind == ErrorKind::Missing => None,
@@ -565,7 +577,7 @@ impl Uploader {
     /// Makes the object from another one that the store has.
     async fn copy(&self, job: &Job, source: &Key, from: &Uploaded) -> Result<Outcome, Stop> {
         let written = self
-            .write(job, &from.digest, None, |condition| {
+            .write(job, &job.there, &from.digest, None, |condition| {
                 self.store.copy(source, &from.etag, &job.key, WriteOptions::when(condition))
             })
             .await?;
@@ -578,6 +590,7 @@ impl Uploader {
     async fn write<'a, F>(
         &self,
         job: &Job,
+        there: &Option<ETag>,
         digest: &Digest,
         nonce: Option<&str>,
         mut send: impl FnMut(Condition) -> F,
@@ -585,10 +598,11 @@ impl Uploader {
     where
         F: Future<Output = Result<Written, StoreError>> + 'a,
     {
-        let mut there = job.there.clone();
+        let mut there = there.clone();
         let mut last = None;
+        let mut by_tag = self.fence;
         for _ in 0..TRIES {
-            let condition = match (&there, self.fence) {
+            let condition = match (&there, by_tag) {
                 (_, false) => Condition::None,
                 (None, true) => Condition::Absent,
                 (Some(etag), true) => Condition::Matches(etag.clone()),
@@ -596,8 +610,9 @@ impl Uploader {
             let error = match send(condition).await {
                 Ok(written) => match self.check_written(job, digest, &written).await {
                     Ok(()) => return Ok(written),
+                    // Completing the same parts once more mends nothing.
+                    Err(error) if nonce.is_some() => return Err(Stop::Damaged(written.etag, error)),
                     Err(error) => {
-                        // What is there now is ours, and damaged.
                         there = Some(written.etag);
                         error
                     }
@@ -607,11 +622,23 @@ impl Uploader {
             match error.kind {
                 ErrorKind::Fenced | ErrorKind::Missing => match self.store.head(&job.key).await {
                     Ok(meta) if is_ours(&meta, job.stat.size, digest, nonce) => {
-                        return Ok(Written { etag: meta.etag, checksum: meta.checksum });
+                        let intact = match self.verified_by_store {
+                            true => Ok(()),
+                            false => self.read_back(&job.key, job.stat.size, digest, &meta.etag).await,
+                        };
+                        match intact {
+                            Ok(()) => return Ok(Written { etag: meta.etag, checksum: meta.checksum }),
+                            Err(error) if nonce.is_some() => return Err(Stop::Damaged(meta.etag, error)),
+                            Err(_) => there = Some(meta.etag),
+                        }
                     }
                     // The source of a copy or the upload itself is missing, not our condition wrong.
                     _ if error.kind == ErrorKind::Missing && there.is_none() => return Err(error.into()),
-                    Ok(meta) if there.as_ref() == Some(&meta.etag) => return Err(error.into()),
+                    // The very tag that was asked for is there: this store compares with another one than it shows.
+                    Ok(meta) if there.as_ref() == Some(&meta.etag) => {
+                        self.hold.check().await.map_err(Stop::Superseded)?;
+                        by_tag = false;
+                    }
                     Ok(meta) => {
                         self.still_ours(job, "changed by somebody else").await?;
                         there = Some(meta.etag);
@@ -650,20 +677,42 @@ impl Uploader {
             return Err(corrupt(format!("the store says {checksum}, sent was {}", digest.checksum())));
         }
         if !self.verified_by_store {
-            self.read_back(job, digest, &written.etag).await?;
+            self.read_back(&job.key, job.stat.size, digest, &written.etag).await?;
         }
         Ok(())
     }
 
-    async fn read_back(&self, job: &Job, digest: &Digest, etag: &ETag) -> Result<(), StoreError> {
+    async fn read_back(&self, key: &Key, size_bytes: u64, digest: &Digest, etag: &ETag) -> Result<(), StoreError> {
         for (index, expected) in digest.parts().iter().enumerate() {
-            let range = digest::part_range(job.stat.size, u32::try_from(index).unwrap_or(u32::MAX));
-            if sha256_of_range(self.store.as_ref(), &job.key, range, etag).await? != *expected {
+            let range = digest::part_range(size_bytes, u32::try_from(index).unwrap_or(u32::MAX));
+            if sha256_of_range(self.store.as_ref(), key, range, etag).await? != *expected {
                 let message = format!("part {} reads back with other bytes", index + 1);
-                return Err(StoreError::new(ErrorKind::Corrupt, "GetObject", job.key.as_str(), message));
+                return Err(StoreError::new(ErrorKind::Corrupt, "GetObject", key.as_str(), message));
             }
         }
         Ok(())
+    }
+
+    /// Whether an object that is listed under another tag than its write returned holds what was sent nevertheless: some
+    /// stores answer Complete with a tag of their own. Returns the tag that the object itself goes by. Its checksum tells,
+    /// where the store checks these; else its bytes do.
+    pub async fn is_intact(&self, key: &Key, up: &Uploaded) -> Result<Option<ETag>, StoreError> {
+        let meta = match self.store.head(key).await {
+            Err(error) if error.kind == ErrorKind::Missing => return Ok(None),
+            other => other?,
+        };
+        if meta.size_bytes != up.stat.size {
+            return Ok(None);
+        }
+        let by_checksum = self.verified_by_store && meta.checksum.as_deref() == Some(up.digest.checksum().as_str());
+        if meta.etag == up.etag || by_checksum {
+            return Ok(Some(meta.etag));
+        }
+        match self.read_back(key, up.stat.size, &up.digest, &meta.etag).await {
+            Ok(()) => Ok(Some(meta.etag)),
+            Err(error) if matches!(error.kind, ErrorKind::Corrupt | ErrorKind::Fenced | ErrorKind::Missing) => Ok(None),
+            Err(error) => Err(error),
+        }
     }
 
     async fn tell(&self, progress: Progress) {
