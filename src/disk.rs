@@ -68,6 +68,7 @@ const RWF_DONTCACHE: ReadWriteFlags = ReadWriteFlags::from_bits_retain(0x80);
 pub struct ReadFile {
     file: File,
     path: PathBuf,
+    opened: Stat,
 }
 
 impl ReadFile {
@@ -82,15 +83,25 @@ impl ReadFile {
             Err(e) if e.kind() == io::ErrorKind::PermissionDenied => open(flags - OFlags::NOATIME)?,
             other => other?,
         };
-        if !file.metadata()?.is_file() {
+        ReadFile::of(file, path.to_owned())
+    }
+
+    fn of(file: File, path: PathBuf) -> io::Result<ReadFile> {
+        let meta = file.metadata()?;
+        if !meta.is_file() {
             return Err(io::Error::new(io::ErrorKind::InvalidInput, "not a regular file"));
         }
-        Ok(ReadFile { file, path: path.to_owned() })
+        Ok(ReadFile { file, path, opened: Stat::of(&meta) })
     }
 
     /// The path it was opened by.
     pub fn path(&self) -> &Path {
         &self.path
+    }
+
+    /// The version that was opened.
+    pub fn opened(&self) -> Stat {
+        self.opened
     }
 
     /// The version behind the descriptor, now.

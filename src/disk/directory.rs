@@ -96,10 +96,7 @@ impl Directory {
     pub fn file(&self, name: &str) -> io::Result<ReadFile> {
         let flags = OFlags::RDONLY | OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::CLOEXEC;
         let file = File::from(openat(&self.fd, name, flags, Mode::empty())?);
-        if !file.metadata()?.is_file() {
-            return Err(io::Error::new(io::ErrorKind::InvalidInput, "not a regular file"));
-        }
-        Ok(ReadFile { file, path: self.path.join(name) })
+        ReadFile::of(file, self.path.join(name))
     }
 
     /// What is under `name`, links not followed; `None` when nothing is.

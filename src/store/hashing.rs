@@ -49,3 +49,77 @@ pub async fn sha256_of_range(
     }
     Ok(hasher.finish())
 }
+
+#[cfg(test)]
+mod tests {
+    use dev_s3::{Fault, Operation, Options, Server, When};
+
+    use super::*;
+    use crate::config::Destination;
+    use crate::key::Prefix;
+    use crate::store::{FixedCredentials, OpenOptions, SharedStore};
+
+    const BUCKET: &str = "bucket";
+
+    /// A server that holds one object below `job/`, and a store that looks at it without any patience.
+    async fn serving(content: &[u8]) -> (Server, SharedStore, Key, ETag) {
+        let server = Server::start(Options::memory().bucket(BUCKET)).await.unwrap();
+        let etag = ETag::new(&server.put_object_raw(BUCKET, "job/a", content).unwrap());
+        let options = OpenOptions {
+            endpoint_url: Some(server.endpoint()),
+            region: Some("us-east-1".to_owned()),
+            credentials: Some(FixedCredentials {
+                access_key_id: server.access_key().to_owned(),
+                secret_access_key: server.secret_key().to_owned(),
+                session_token: None,
+            }),
+            ..OpenOptions::default()
+        };
+        let destination = Destination::S3 { bucket: BUCKET.to_owned(), prefix: Prefix::new("job").unwrap() };
+        let store = crate::store::open(&destination, &options).await.unwrap();
+        (server, store, Key::new("a").unwrap(), etag)
+    }
+
+    fn content() -> Vec<u8> {
+        (0..1_000_000_u32).map(|n| (n % 251) as u8).collect()
+    }
+
+    #[tokio::test]
+    async fn a_body_that_breaks_off_is_continued() {
+        let content = content();
+        let (server, store, key, etag) = serving(&content).await;
+        server
+            .faults()
+            .add(When::operation(Operation::GetObject).times(2), Fault::ResetAnswer { after_bytes: 300_000 });
+        let range = (10, 999_980);
+        let digest = sha256_of_range(store.as_ref(), &key, range, &etag).await.unwrap();
+        assert_eq!(digest, Sha256::of(&content[10..999_990]));
+        assert_eq!(server.count(Operation::GetObject).requests, 3);
+    }
+
+    #[tokio::test]
+    async fn what_always_breaks_off_is_given_up() {
+        let (server, store, key, etag) = serving(&content()).await;
+        server.faults().add(When::operation(Operation::GetObject), Fault::ResetAnswer { after_bytes: 0 });
+        let error = sha256_of_range(store.as_ref(), &key, (0, 1_000_000), &etag).await.unwrap_err();
+        assert!(error.is_retry(), "{error}");
+    }
+
+    /// Neither size nor ETag shows it.
+    #[tokio::test]
+    async fn one_bit_that_is_turned_over_shows() {
+        let content = content();
+        let (server, store, key, etag) = serving(&content).await;
+        server.faults().add(When::operation(Operation::GetObject), Fault::FlipServed { at: 777_777 });
+        let digest = sha256_of_range(store.as_ref(), &key, (0, 1_000_000), &etag).await.unwrap();
+        assert_ne!(digest, Sha256::of(&content));
+    }
+
+    #[tokio::test]
+    async fn another_version_is_refused() {
+        let (server, store, key, etag) = serving(b"one").await;
+        server.put_object_raw(BUCKET, "job/a", b"two").unwrap();
+        let error = sha256_of_range(store.as_ref(), &key, (0, 3), &etag).await.unwrap_err();
+        assert_eq!(error.kind, ErrorKind::Fenced, "{error}");
+    }
+}

@@ -1,6 +1,6 @@
 //! The engine: one loop over a closed set of events.
 //!
-//! Preflight and Recover (`recover`) make an [`Engine`]; Follow (`follow`) runs it while the trainer works; Drain (`drain`)
+//! Preflight and Recover (`recover`) make an `Engine`; Follow (`follow`) runs it while the trainer works; Drain (`drain`)
 //! and Prove (`prove`) end a run; `once` is `sync`, the same without Follow. Reading order of the stages below the loop:
 //! watch and scan find (`look`), `plan` decides, `settle` and `order` say when, `upload` acts, `commit` holds the prefix.
 //!

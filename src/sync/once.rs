@@ -81,8 +81,8 @@ impl Engine {
         self.leave(ending).await
     }
 
-    /// Removes objects below the prefix that no local file answers to: never control objects, markers, or what a record
-    /// names. Only after everything local is up.
+    /// Removes objects below the prefix that no local file answers to: never control objects, markers, what is excluded, or
+    /// what a record names. Only after everything local is up.
     async fn delete_strangers(&mut self) -> Result<(), StoreError> {
         let (head, _) = match Lease::read(self.store.as_ref()).await {
             Ok(Some(found)) => found,
@@ -100,6 +100,7 @@ impl Engine {
             let kept = listed.key.is_control()
                 || MarkerKind::of(listed.key.as_str()).is_some()
                 || local.contains(listed.key.as_str())
+                || self.looker.tree().ignores(listed.key.as_str())
                 || recorded.contains(&listed.key);
             if !kept {
                 strangers.push(listed.key);
@@ -166,7 +167,16 @@ async fn nothing_to_do(tree: &Tree, journal: &Journal, outside: &Outside) -> Opt
     }
     outside.metrics.stage(Stage::Prove);
     let digest = prove::tree_digest(journal, &view.present, view.links.iter().map(|(key, target)| (key, target)));
-    if digest != ended.tree || !prove::compare(&outside.store, journal, &view.present).await.ok()?.is_empty() {
+    if digest != ended.tree {
+        return None;
+    }
+    // The verdict itself must still be there, too.
+    let (mut manifest, mut done) = (false, false);
+    let differences = prove::compare(&outside.store, journal, &view.present, |listed| {
+        manifest |= listed.key == crate::manifest::key() && listed.etag == end.manifest;
+        done |= listed.key == MarkerKind::Done.key();
+    });
+    if !differences.await.ok()?.is_empty() || !manifest || done != (end.outcome == Outcome::Succeeded) {
         return None;
     }
     let bytes: u64 = view.present.iter().filter_map(|key| journal.get(key.as_str())).map(|up| up.stat.size).sum();
@@ -269,6 +279,7 @@ where
                 if !listed.key.is_control()
                     && MarkerKind::of(listed.key.as_str()).is_none()
                     && !local.contains(&listed.key)
+                    && !tree.ignores(listed.key.as_str())
                 {
                     show(PlanLine::Delete(&listed.key));
                     deletions += 1;

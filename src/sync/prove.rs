@@ -1,8 +1,13 @@
 //! Prove: the bucket's own listing must say what the journal says, for every file that the last scan saw. Then the
 //! manifest, the head's swap, and the marker last of all.
 
+use std::io;
+use std::path::PathBuf;
+use std::sync::Arc;
+
 use crate::clock;
 use crate::digest::Sha256;
+use crate::disk::ReadFile;
 use crate::exit::{Ending, ExitCode};
 use crate::head::{LeaseError, Outcome, RunEnd};
 use crate::journal::{Ended, Journal, Uploaded};
@@ -12,7 +17,9 @@ use crate::marker::{Marker, MarkerKind};
 use crate::stage::Stage;
 use crate::store::inventory::{self, compare_listing};
 use crate::store::retry::Until;
-use crate::store::{Body, Condition, ETag, Listed, SharedStore, StoreError, WriteOptions, Written, put_intact};
+use crate::store::{
+    Body, BodySource, Condition, ETag, ErrorKind, Listed, SharedStore, StoreError, WriteOptions, Written, put_intact,
+};
 
 use super::recover::Remote;
 use super::{Engine, LAST_WORDS, Trouble, recover};
@@ -29,21 +36,23 @@ pub(super) struct Difference {
     pub listed: Option<Listed>,
 }
 
-/// Compares `present` (sorted) with the bucket's listing: key, size and ETag must be what the writes returned.
+/// Compares `present` (sorted) with the bucket's listing: key, size and ETag must be what the writes returned. `other` gets
+/// the objects beside them, more than once where the prefix is listed again.
 pub(super) async fn compare(
     store: &SharedStore,
     journal: &Journal,
     present: &[Key],
+    mut other: impl FnMut(Listed),
 ) -> Result<Vec<Difference>, StoreError> {
     let names: Vec<&str> = present.iter().map(Key::as_str).collect();
     let is_same = |_, listed: &Listed| {
         let up = journal.get(listed.key.as_str());
         up.is_some_and(|up| up.stat.size == listed.size_bytes && up.etag == listed.etag)
     };
-    let (mut differences, _) = compare_listing(store, &names, true, is_same, drop).await?;
+    let (mut differences, _) = compare_listing(store, &names, true, is_same, &mut other).await?;
     if !differences.is_empty() {
         // Before a difference counts, it must also show in one listing from front to back.
-        (differences, _) = compare_listing(store, &names, false, is_same, drop).await?;
+        (differences, _) = compare_listing(store, &names, false, is_same, &mut other).await?;
     }
     let of = |inventory::Difference { index, listed }| Difference { key: present[index].clone(), listed };
     Ok(differences.into_iter().map(of).collect())
@@ -96,7 +105,7 @@ impl Engine {
             self.present.sort_unstable();
             self.present.dedup();
             self.list_what_never_came_up();
-            let compared = compare(&self.store, &self.journal, &self.present).await;
+            let compared = compare(&self.store, &self.journal, &self.present, drop).await;
             let differences = match compared {
                 Ok(differences) => self.look_closer(differences).await,
                 Err(error) => Err(error),
@@ -187,7 +196,8 @@ impl Engine {
         let in_head = end.clone();
         self.hold.update(move |head| head.ended = Some(in_head)).await?;
         if let Some(marker) = marker.filter(|m| complete || m.kind == MarkerKind::Failed) {
-            put_over(&self.store, &marker.kind.key(), Body::hashed(marker.bytes.clone())).await?;
+            let path = self.config.source.join(marker.kind.file_name());
+            put_over(&self.store, &marker.kind.key(), marker_body(marker, path).await?).await?;
         }
         self.run_end = Some(end);
         self.verdict_stands = true;
@@ -282,6 +292,29 @@ impl Engine {
         };
         Ending { hint: hint.map(str::to_owned), ..Ending::new(code, format!("{word}: {summary}")) }
             .with_details(missing)
+    }
+}
+
+/// A marker's bytes: those that were read, or, of one that is too large to be a document, the file's own.
+async fn marker_body(marker: &Marker, path: PathBuf) -> Result<Body, StoreError> {
+    if marker.is_whole() {
+        return Ok(Body::hashed(marker.bytes.clone()));
+    }
+    let (seen, name) = (marker.stat, marker.kind.file_name());
+    let read = move || {
+        let file = ReadFile::open(&path)?;
+        let sha256 = if file.opened() == seen { file.sha256(0, seen.size)? } else { None };
+        Ok::<_, io::Error>(sha256.map(|sha256| (file, sha256)))
+    };
+    match tokio::task::spawn_blocking(read).await.map_err(io::Error::other).flatten() {
+        Ok(Some((file, sha256))) => {
+            let source = BodySource::File { file: Arc::new(file), offset: 0 };
+            Ok(Body { source, len_bytes: seen.size, sha256 })
+        }
+        Ok(None) => {
+            Err(StoreError::new(ErrorKind::Missing, "PutObject", name, "the end marker changed while it was sent"))
+        }
+        Err(error) => Err(StoreError::new(ErrorKind::Missing, "PutObject", name, format!("the end marker: {error}"))),
     }
 }
 

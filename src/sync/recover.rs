@@ -219,6 +219,7 @@ pub(super) async fn engine(
         metrics: Arc::clone(&metrics),
         fence: config.fence,
         verified_by_store: capabilities.verifies_digests,
+        local_volume: !is_remote_volume(&config.source),
         hold: hold.clone(),
         progress: progress_sender,
     });

@@ -24,11 +24,15 @@ use crate::store::{
     Body, BodySource, Condition, ETag, ErrorKind, Meta, SharedStore, StoreError, StoredPart, UploadId, WriteOptions,
     Written,
 };
-use crate::sync::buffers::Buffers;
+use crate::sync::buffers::{Buffer, Buffers};
 use crate::sync::commit::Hold;
+use crate::sync::settle::SMALL_BYTES;
 
 /// A file system's clock may tick this slowly: what was read sooner after a change is hashed once more.
 pub const YOUNG_NS: i64 = 2_000_000_000;
+
+/// What a part that is streamed takes of the memory for pieces and its connection: bounds how many go at a time.
+const STREAM_BYTES: u64 = 1024 * 1024;
 
 /// The metadata that tells our own completed upload from somebody else's object.
 const NONCE: &str = "chiefsync-upload";
@@ -126,6 +130,8 @@ pub struct Uploader {
     pub fence: bool,
     /// Whether the store refuses bytes that don't match their digest; if not, they are read back.
     pub verified_by_store: bool,
+    /// Whether SRC is on a file system of this machine, where a small read doesn't wait for a network.
+    pub local_volume: bool,
     /// Our hold on the prefix, asked when a condition fails.
     pub hold: Hold,
     /// Where progress goes.
@@ -157,6 +163,8 @@ impl From<StoreError> for Stop {
 struct Part {
     body: Body,
     young: bool,
+    /// For a part that is streamed: its share of the memory, held until it is sent.
+    room: Option<Buffer>,
 }
 
 impl Uploader {
@@ -196,7 +204,7 @@ impl Uploader {
     async fn run_single(&self, job: &Job) -> Result<Outcome, Stop> {
         let mut buffer = self.buffers.take(job.stat.size).await;
         let (path, expected, growing, metrics) = (job.path.clone(), job.stat, job.growing, Arc::clone(&self.metrics));
-        let (bytes, sha256, young) = blocking(move || {
+        let read = move || {
             let started = clock::now();
             let file = ReadFile::open(&path)?;
             check_before(&file, &expected, growing)?;
@@ -205,8 +213,10 @@ impl Uploader {
             check_after(&file, &expected, growing)?;
             metrics.read_time(started.elapsed());
             Ok::<_, Stop>((buffer.into_bytes(), sha256, read_at_ns < expected.ctime_ns.saturating_add(YOUNG_NS)))
-        })
-        .await?;
+        };
+        // Handing a few kilobytes to another thread costs more than reading them, unless the volume may hang.
+        let at_once = self.local_volume && job.stat.size <= SMALL_BYTES;
+        let (bytes, sha256, young) = if at_once { read()? } else { blocking(read).await? };
         let digest = Digest::One(sha256);
         let young_parts = u32::from(young && !job.last_look);
         if let Some(etag) = self.is_there_already(job, &digest).await? {
@@ -509,6 +519,7 @@ impl Uploader {
                         metrics.send_time(started.elapsed());
                         metrics.sent(len);
                         progress.advance(len);
+                        drop(part.room);
                         Ok((number, sha256, done))
                     });
                 }
@@ -544,15 +555,20 @@ impl Uploader {
                 let (started, young) = (clock::now(), clock::wall_ns() < young_until_ns);
                 let sha256 = fill(&file, buffer.as_mut_slice(), offset)?;
                 metrics.read_time(started.elapsed());
-                Ok(Part { body: Body::bytes(buffer.into_bytes(), sha256), young })
+                Ok(Part { body: Body::bytes(buffer.into_bytes(), sha256), young, room: None })
             })
             .await
         } else {
+            let room = Some(self.buffers.take(STREAM_BYTES).await);
             blocking(move || {
                 let (started, young) = (clock::now(), clock::wall_ns() < young_until_ns);
                 let sha256 = hash(&file, offset, len)?;
                 metrics.hash_time(started.elapsed());
-                Ok(Part { body: Body { source: BodySource::File { file, offset }, len_bytes: len, sha256 }, young })
+                Ok(Part {
+                    body: Body { source: BodySource::File { file, offset }, len_bytes: len, sha256 },
+                    young,
+                    room,
+                })
             })
             .await
         }
@@ -739,14 +755,19 @@ fn is_ours(meta: &Meta, size_bytes: u64, digest: &Digest, nonce: Option<&str>) -
     meta.size_bytes == size_bytes && (by_nonce || meta.checksum.as_deref() == Some(digest.checksum().as_str()))
 }
 
+/// Whether what was opened is the version that was seen.
 fn check_before(file: &ReadFile, expected: &Stat, growing: bool) -> Result<(), Stop> {
-    let now = file.stat()?;
-    let grown = growing && now.ino == expected.ino && now.size >= expected.size;
-    if now.same_version(expected) || grown { Ok(()) } else { Err(Stop::Changed) }
+    check(&file.opened(), expected, growing)
 }
 
+/// Whether it still is.
 fn check_after(file: &ReadFile, expected: &Stat, growing: bool) -> Result<(), Stop> {
-    check_before(file, expected, growing)
+    check(&file.stat()?, expected, growing)
+}
+
+fn check(now: &Stat, expected: &Stat, growing: bool) -> Result<(), Stop> {
+    let grown = growing && now.ino == expected.ino && now.size >= expected.size;
+    if now.same_version(expected) || grown { Ok(()) } else { Err(Stop::Changed) }
 }
 
 /// Fills `buffer` from `offset` and hashes it while it is in the cache.

@@ -325,6 +325,18 @@ async fn without_a_head_there_is_nothing_to_verify() {
     }
 }
 
+/// What the hint says helps: another `sync` does not take the journal's word for a verdict that is gone.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_verdict_that_was_lost_is_made_again() {
+    for name in ["DONE", ".chiefsync/manifest.json"] {
+        let rig = Rig::proven().await;
+        fs::remove_file(rig.object(name)).unwrap();
+        assert_eq!(rows(&rig.verify().await.0), [(name, "missing remotely")]);
+        assert_eq!(rig.sync().await.code, ExitCode::Proven);
+        assert_eq!(rig.verify_with_source().await.1.code, ExitCode::Proven, "{name}");
+    }
+}
+
 /// An open run has no manifest: SRC is compared with the objects themselves.
 #[tokio::test(flavor = "multi_thread")]
 async fn an_open_run_is_compared_object_by_object() {

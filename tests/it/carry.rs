@@ -35,6 +35,9 @@ fn a_running_writer_is_followed_and_done_comes_last() {
     drop(log);
     sandbox.done();
     watch.wait().expect_code(0);
+    let verified = sandbox.verify(&place, "job").args(["--deep", "--json"]).run().expect_code(0);
+    let verified: serde_json::Value = serde_json::from_str(&verified.stdout).expect("JSON");
+    assert_eq!(verified["verdict"], "match");
 
     let mut reader = Reader::of(&place);
     let mut bucket = reader.tree("job");
@@ -69,12 +72,15 @@ fn checksums_as_s3_reports_them_equal_ours() {
     let mut reader = Reader::of(&place);
     for (name, bytes) in [("small", &small[..]), ("empty", b"")] {
         let head = reader.head(&format!("job/{name}"));
+        assert_eq!(head.size, bytes.len() as u64, "{name}");
         assert_eq!(head.checksum, Some(STANDARD.encode(Sha256::of(bytes).as_bytes())), "{name}");
+        assert_eq!(head.checksum_type.as_deref(), Some("FULL_OBJECT"), "{name}");
     }
     let parts: Vec<Sha256> = large.chunks(8 << 20).map(Sha256::of).collect();
     let joined: Vec<u8> = parts.iter().flat_map(|part| part.as_bytes().to_vec()).collect();
     let head = reader.head("job/large");
     assert_eq!(head.checksum, Some(format!("{}-3", STANDARD.encode(Sha256::of(&joined).as_bytes()))));
+    assert_eq!(head.checksum_type.as_deref(), Some("COMPOSITE"));
     assert_eq!(reader.sha256("job/large"), Sha256::of(&large).to_string());
 
     let manifest: serde_json::Value = serde_json::from_slice(&reader.content("job/.chiefsync/manifest.json")).unwrap();

@@ -4,7 +4,7 @@
 use std::collections::BTreeSet;
 use std::time::Duration;
 
-use dev_s3::{Fault, Hold, Operation, When};
+use dev_s3::{Fault, Hold, Operation, Rule, When};
 
 use crate::harness::{Content, DevS3, Running, Sandbox, assert_same_tree, content, eventually, is_output};
 
@@ -15,6 +15,7 @@ struct History {
     server: DevS3,
     dice: Content,
     watch: Option<Running>,
+    flips: Option<Rule>,
     /// Every path that was ever there: what the bucket may hold beyond the disk.
     names: BTreeSet<String>,
     said: Vec<String>,
@@ -27,6 +28,7 @@ impl History {
             server: DevS3::start(),
             dice: Content::new(seed),
             watch: None,
+            flips: None,
             names: BTreeSet::new(),
             said: Vec::new(),
         }
@@ -140,7 +142,12 @@ impl History {
                 };
                 let (times, seed) = (1 + self.dice.below(3), self.dice.next_u64());
                 self.say(format!("{times} times {fault:?}"));
-                self.server.faults().add(when.chance(0.5, seed).times(times), fault);
+                let flips = matches!(fault, Fault::FlipReceived { .. });
+                let rule = self.server.faults().add(when.chance(0.5, seed).times(times), fault);
+                // A line that damages the same bytes again and again is given up for good reason: no two rules for that.
+                if flips && let Some(earlier) = self.flips.replace(rule) {
+                    earlier.remove();
+                }
             }
             _ => {
                 self.say("let something arrive".to_owned());

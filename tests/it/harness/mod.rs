@@ -2,7 +2,6 @@
 //!
 //! In reading order: `sandbox` (SRC on disk), `minio` and `dev_s3` (where to), `cli` (chiefsync as a process), `reader`
 //! (boto3). Whatever is waited for is a condition, never a time; [`eventually`] has the only clock, and it only gives up.
-#![allow(dead_code, unused_imports)]
 
 mod cli;
 mod dev_s3;

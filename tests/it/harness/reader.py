@@ -7,6 +7,7 @@ import sys
 
 import boto3
 from botocore.config import Config
+from botocore.exceptions import BotoCoreError, ClientError
 
 s3 = boto3.client("s3", config=Config(s3={"addressing_style": "path"}))
 
@@ -14,12 +15,7 @@ s3 = boto3.client("s3", config=Config(s3={"addressing_style": "path"}))
 def list_objects(bucket, prefix):
     pages = s3.get_paginator("list_objects_v2").paginate(Bucket=bucket, Prefix=prefix)
     return [
-        {
-            "key": entry["Key"],
-            "size": entry["Size"],
-            "etag": entry["ETag"].strip('"'),
-            "modified": entry["LastModified"].timestamp(),
-        }
+        {"key": entry["Key"], "modified": entry["LastModified"].timestamp()}
         for page in pages
         for entry in page.get("Contents", [])
     ]
@@ -42,10 +38,8 @@ def head(bucket, key):
     answer = s3.head_object(Bucket=bucket, Key=key, ChecksumMode="ENABLED")
     return {
         "size": answer["ContentLength"],
-        "etag": answer["ETag"].strip('"'),
         "checksum": answer.get("ChecksumSHA256"),
         "checksum_type": answer.get("ChecksumType"),
-        "modified": answer["LastModified"].timestamp(),
     }
 
 
@@ -61,6 +55,6 @@ for line in sys.stdin:
     operation = operations[request.pop("operation")]
     try:
         answer = {"ok": operation(**request)}
-    except Exception as error:  # whatever it is, the test wants to see it
+    except (BotoCoreError, ClientError) as error:
         answer = {"error": f"{type(error).__name__}: {error}"}
     print(json.dumps(answer), flush=True)

@@ -26,10 +26,6 @@ pub struct Reader {
 pub struct Listed {
     /// Its key, prefix and all.
     pub key: String,
-    /// Its length in bytes.
-    pub size: u64,
-    /// Its ETag without quotes.
-    pub etag: String,
     /// Seconds since 1970, as the server says.
     pub modified: f64,
 }
@@ -39,14 +35,10 @@ pub struct Listed {
 pub struct Head {
     /// Its length in bytes.
     pub size: u64,
-    /// Its ETag without quotes.
-    pub etag: String,
     /// `ChecksumSHA256`: base64, of a composite one with the count of parts behind a dash.
     pub checksum: Option<String>,
     /// `FULL_OBJECT` or `COMPOSITE`, where the server says so.
     pub checksum_type: Option<String>,
-    /// Seconds since 1970, as the server says.
-    pub modified: f64,
 }
 
 #[derive(Deserialize)]
