@@ -200,6 +200,11 @@ impl Shared {
         if let Destination::File { directory } = &destination {
             refuse_nesting(&source, directory)?;
         }
+        let control = match &self.control {
+            Some(typed) => std::path::absolute(typed).unwrap_or_else(|_| typed.clone()),
+            None => source.join(CONTROL_DIR),
+        };
+        refuse_control(&source, &control)?;
         let filter = self.globs.filter()?;
         let (memory_bytes, from) = memory_budget(self.memory);
         tracing::info!(
@@ -211,10 +216,7 @@ impl Shared {
             "chiefsync starts"
         );
         Ok(Config {
-            control: match &self.control {
-                Some(typed) => std::path::absolute(typed).unwrap_or_else(|_| typed.clone()),
-                None => source.join(CONTROL_DIR),
-            },
+            control,
             source,
             destination,
             filter,
@@ -262,6 +264,18 @@ fn refuse_nesting(source: &Path, directory: &Path) -> Result<(), UsageError> {
         return Err(UsageError::new(format!("SRC {inner} lies within DEST {outer}"), hint));
     }
     Ok(())
+}
+
+/// What is kept in SRC is uploaded, and each upload changes the journal: only `.chiefsync` is not.
+fn refuse_control(source: &Path, control: &Path) -> Result<(), UsageError> {
+    let (inner, outer) = (real(control), real(source));
+    if !inner.starts_with(&outer) || inner.starts_with(outer.join(CONTROL_DIR)) {
+        return Ok(());
+    }
+    Err(UsageError::new(
+        format!("--control {} lies within SRC {}", super::shown(control), super::shown(source)),
+        "leave it at SRC/.chiefsync, or let it be outside of SRC",
+    ))
 }
 
 /// The path with the links resolved as far as it exists.

@@ -211,6 +211,7 @@ pub(super) fn open(paths: &Paths, destination_url: &str, notices: &mut Vec<Strin
     }
     let mut journal = Journal::in_memory(destination_url);
     journal.state = contents.state;
+    journal.has_gaps = contents.torn_bytes > 0 || contents.garbled_lines > 0;
     if lock.is_exclusive {
         // Without a lock another process may be using the same name right now, and the head could not tell them apart.
         journal.holder = contents.holder;

@@ -100,6 +100,7 @@ pub struct Journal {
     created_at: String,
     state: State,
     was_empty: bool,
+    has_gaps: bool,
     /// Lines that are not in the file yet.
     pending: Vec<u8>,
     /// Some of them should outlive a crash of the node.
@@ -193,6 +194,7 @@ impl Journal {
             created_at: clock::timestamp(),
             state: State::default(),
             was_empty: true,
+            has_gaps: false,
             pending: Vec::new(),
             pending_durable: false,
             backing: None,
@@ -222,6 +224,11 @@ impl Journal {
     /// Whether nothing usable was found at open: the state is to be rebuilt from the bucket.
     pub fn was_empty(&self) -> bool {
         self.was_empty
+    }
+
+    /// Whether lines of it were lost: then the bucket may hold more than it says.
+    pub fn has_gaps(&self) -> bool {
+        self.has_gaps
     }
 
     /// Who we are to the head: random, kept across restarts of whoever has this journal.

@@ -65,7 +65,7 @@ impl Exposition<'_> {
         self.lag(now)?;
         self.gauge(
             "falling_behind",
-            "Forecast: how much longer uploading a save takes than the trainer leaves until the next, 0 while uploads keep up",
+            "Forecast: how long what waits will take to send while more comes than goes, 0 while uploads keep up",
             Some(Unit::Seconds),
             behind,
         )?;

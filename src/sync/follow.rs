@@ -279,6 +279,8 @@ impl Engine {
         self.follow_on();
         self.metrics.stage(Stage::Follow);
         self.passed.push(failed.identity);
+        // It may have been looked at once more while it was drained.
+        self.marker = self.marker.take().filter(|marker| marker.identity != failed.identity);
         self.marker_gone = false;
         loop {
             let is_over = clock::now() >= until;

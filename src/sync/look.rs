@@ -7,7 +7,7 @@ use std::cmp::Reverse;
 use std::collections::{BinaryHeap, HashMap};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
 
 use tokio::sync::mpsc;
@@ -54,6 +54,9 @@ enum Ask {
     Look(Key, Evidence),
 }
 
+/// Why everything is looked at after hints were thrown away.
+const TOO_MANY: &str = "too many events";
+
 /// More hints than this are answered by a rescan.
 const MOST_WAITING: usize = 100_000;
 
@@ -78,11 +81,20 @@ impl Looker {
         let (asks, receiver) = channel();
         let waiting = Arc::new(AtomicUsize::new(0));
         let (hints, count) = (asks.clone(), Arc::clone(&waiting));
+        let lost = Arc::new(AtomicBool::new(false));
+        let hints_lost = Arc::clone(&lost);
         let hint = move |hint: Hint| {
-            if count.fetch_add(1, Ordering::Relaxed) < MOST_WAITING {
-                // The receiver is gone only when the engine is: then nobody needs the hint.
-                let _ = hints.send(Ask::Hint(hint));
-            }
+            // One hint stands for all that are thrown away until it is heard.
+            let hint = if count.load(Ordering::Relaxed) < MOST_WAITING {
+                hint
+            } else if !hints_lost.swap(true, Ordering::SeqCst) {
+                Hint::Rescan(TOO_MANY)
+            } else {
+                return;
+            };
+            count.fetch_add(1, Ordering::Relaxed);
+            // The receiver is gone only when the engine is: then nobody needs the hint.
+            let _ = hints.send(Ask::Hint(hint));
         };
         let (watcher, error) = match watching.then(|| Watcher::start(hint)).transpose() {
             Ok(watcher) => (watcher, None),
@@ -94,6 +106,7 @@ impl Looker {
             watcher: Arc::clone(&watcher),
             events: events.clone(),
             waiting: Arc::clone(&waiting),
+            lost,
             touched: HashMap::new(),
             later: BinaryHeap::new(),
             pointers: HashMap::new(),
@@ -221,6 +234,7 @@ struct Worker {
     watcher: Arc<Option<Watcher>>,
     events: mpsc::Sender<Event>,
     waiting: Arc<AtomicUsize>,
+    lost: Arc<AtomicBool>,
     /// What was written to lately.
     touched: HashMap<PathBuf, Touched>,
     /// When to look at what was written to again too soon after a look.
@@ -255,12 +269,7 @@ impl Worker {
                 Err(RecvTimeoutError::Disconnected) => return,
             };
             batch.extend(asks.try_iter().take(BATCH * 4 - 1));
-            if self.waiting.fetch_sub(batch.len(), Ordering::Relaxed) >= MOST_WAITING {
-                // Some were thrown away: start from zero, with a rescan.
-                self.waiting.store(0, Ordering::Relaxed);
-                batch = vec![Ask::Hint(Hint::Rescan("too many events"))];
-                while asks.try_recv().is_ok() {}
-            }
+            self.waiting.fetch_sub(batch.len(), Ordering::Relaxed);
             if !self.answer(batch) {
                 return;
             }
@@ -280,6 +289,10 @@ impl Worker {
             let (path, evidence) = match ask {
                 Ask::Look(key, evidence) => (self.tree.path(&key), evidence),
                 Ask::Hint(Hint::Rescan(why)) => {
+                    if why == TOO_MANY {
+                        // Before the rescan begins: what is thrown away from now on asks for another one.
+                        self.lost.store(false, Ordering::SeqCst);
+                    }
                     rescan = Some(why);
                     continue;
                 }

@@ -10,7 +10,7 @@ use crate::digest::Sha256;
 use crate::disk::ReadFile;
 use crate::exit::{Ending, ExitCode};
 use crate::head::{LeaseError, Outcome, RunEnd};
-use crate::journal::{Ended, Journal};
+use crate::journal::{Ended, Journal, Uploaded};
 use crate::key::Key;
 use crate::manifest::{Absent, Facts, ManifestWriter, MarkerFacts, TreeDigest};
 use crate::marker::{Marker, MarkerKind};
@@ -105,7 +105,12 @@ impl Engine {
             self.present.sort_unstable();
             self.present.dedup();
             self.list_what_never_came_up();
-            let differences = match compare(&self.store, &self.journal, &self.present, drop).await {
+            let compared = compare(&self.store, &self.journal, &self.present, drop).await;
+            let differences = match compared {
+                Ok(differences) => self.look_closer(differences).await,
+                Err(error) => Err(error),
+            };
+            let differences = match differences {
                 Ok(differences) => differences,
                 Err(error) => return Ending::from_store_error(&error).with_details(self.missing_lines()),
             };
@@ -133,6 +138,26 @@ impl Engine {
             Err(LeaseError::Store(error)) => Ending::from_store_error(&error).with_details(self.missing_lines()),
             Err(error) => Ending::from_lease_error(&error),
         }
+    }
+
+    /// Asks those objects themselves whose listing has the right length and another tag; what holds what was sent is no
+    /// difference, and goes by its own tag from now on.
+    async fn look_closer(&mut self, differences: Vec<Difference>) -> Result<Vec<Difference>, StoreError> {
+        let mut left = Vec::new();
+        for difference in differences {
+            let up = self.journal.get(difference.key.as_str());
+            let same_size = difference.listed.as_ref().zip(up).filter(|(listed, up)| listed.size_bytes == up.stat.size);
+            let Some(up) = same_size.map(|(_, up)| up.clone()) else {
+                left.push(difference);
+                continue;
+            };
+            match self.uploader.is_intact(&difference.key, &up).await? {
+                Some(etag) if etag == up.etag => {}
+                Some(etag) => self.journal.record(difference.key, Uploaded { etag, ..up }),
+                None => left.push(difference),
+            }
+        }
+        Ok(left)
     }
 
     /// What the last scan saw and what is not up as it was seen is missing, whoever forgot to say so; only the rest is
@@ -238,15 +263,35 @@ impl Engine {
             crate::config::units::show_size(self.bytes_sent),
         );
         let missing = self.missing_lines();
-        let summary = if missing.is_empty() { what } else { format!("{} files are missing; {what}", missing.len()) };
-        let (code, word) = match outcome {
-            Outcome::Succeeded => (ExitCode::Proven, "succeeded"),
-            Outcome::Synced => (ExitCode::Proven, "synced"),
-            Outcome::Failed => (ExitCode::TrainerFailed, "the trainer failed"),
-            Outcome::Lost => (ExitCode::TrainerLost, "the trainer is lost"),
-            Outcome::Interrupted => (ExitCode::Incomplete, "interrupted"),
+        let summary = match missing.len() {
+            0 => what,
+            1 => format!("1 file is missing; {what}"),
+            count => format!("{count} files are missing; {what}"),
         };
-        Ending::new(code, format!("{word}: {summary}")).with_details(missing)
+        let is_whole = missing.is_empty();
+        let (code, word, hint) = match outcome {
+            Outcome::Succeeded => (ExitCode::Proven, "succeeded", None),
+            Outcome::Synced => (ExitCode::Proven, "synced", None),
+            Outcome::Failed => (
+                ExitCode::TrainerFailed,
+                "the trainer failed",
+                Some("the trainer's own log says why; what it left is kept"),
+            ),
+            Outcome::Lost => {
+                let hint = "it was killed (out of memory?) or hangs: its log and `kubectl describe pod` tell";
+                (ExitCode::TrainerLost, "the trainer is lost", Some(hint))
+            }
+            Outcome::Interrupted if is_whole => {
+                let hint = "the run did not end: what was there is in the bucket, without DONE";
+                (ExitCode::Incomplete, "interrupted", Some(hint))
+            }
+            Outcome::Interrupted => {
+                let hint = "mend what the lines above say and run it again: only what is missing is sent";
+                (ExitCode::Incomplete, "incomplete", Some(hint))
+            }
+        };
+        Ending { hint: hint.map(str::to_owned), ..Ending::new(code, format!("{word}: {summary}")) }
+            .with_details(missing)
     }
 }
 

@@ -198,9 +198,10 @@ pub(super) async fn engine(
     let verdict_stands = needs_archive(lease.head()) || lease.generation() == 1;
     tracing::info!(generation = lease.generation(), run, "the prefix is ours");
     let hold = Hold::keep(lease, Arc::clone(&store), config.lease);
-    let remote = if journal.was_empty() {
-        let remote = rebuild(&store).await.map_err(|error| Ending::from_store_error(&error))?;
-        if !remote.is_empty() {
+    let remote = if journal.was_empty() || journal.has_gaps() {
+        let mut remote = rebuild(&store).await.map_err(|error| Ending::from_store_error(&error))?;
+        remote.retain(|key, there| journal.get(key.as_str()).is_none_or(|known| known.etag != there.etag));
+        if !remote.is_empty() && journal.was_empty() {
             tracing::info!(objects = remote.len(), "no journal: comparing with what the bucket holds");
         }
         remote

@@ -64,7 +64,12 @@ impl S3Store {
     }
 
     fn etag(&self, operation: &'static str, key: &Key, etag: Option<String>) -> Result<ETag, StoreError> {
-        etag.map(|text| ETag::new(&text)).ok_or_else(|| self.incomplete(operation, key, "ETag"))
+        // Asking again changes nothing about that: some stores have none.
+        etag.map(|text| ETag::new(&text)).ok_or_else(|| {
+            let hint = "nothing tells one version of an object from another there: chiefsync needs a store with ETags";
+            let message = "the answer has no ETag";
+            StoreError::new(ErrorKind::Unsupported, operation, self.target(Some(key)), message).with_hint(hint)
+        })
     }
 
     fn get_request(&self, key: &Key) -> GetObjectFluentBuilder {
@@ -372,7 +377,9 @@ impl Store for S3Store {
             .await
             .map_err(|e| Self::with_condition(e, &condition))?;
         self.undeclared().remove(&id.0);
-        Ok(Written { etag: self.etag("CompleteMultipartUpload", key, answer.e_tag)?, checksum: answer.checksum_sha256 })
+        // This answer is begun before the work is done, and may break off.
+        let etag = answer.e_tag.ok_or_else(|| self.incomplete("CompleteMultipartUpload", key, "ETag"))?;
+        Ok(Written { etag: ETag::new(&etag), checksum: answer.checksum_sha256 })
     }
 
     async fn abort(&self, key: &Key, id: &UploadId) -> Result<(), StoreError> {

@@ -23,6 +23,7 @@ pub struct Cli {
     arguments: Vec<OsString>,
     variables: Vec<(OsString, OsString)>,
     log_format: &'static str,
+    under: Vec<OsString>,
 }
 
 impl Cli {
@@ -30,7 +31,7 @@ impl Cli {
     pub fn new(home: &Path) -> Cli {
         let path = std::env::var_os("PATH").unwrap_or_default();
         let variables = vec![("PATH".into(), path), ("HOME".into(), home.into())];
-        Cli { arguments: Vec::new(), variables, log_format: "text" }
+        Cli { arguments: Vec::new(), variables, log_format: "text", under: Vec::new() }
     }
 
     /// One more argument.
@@ -63,6 +64,21 @@ impl Cli {
         self
     }
 
+    /// Below another program, which puts chiefsync in its own place.
+    pub fn under<I: IntoIterator<Item: AsRef<OsStr>>>(mut self, words: I) -> Cli {
+        self.under = words.into_iter().map(|word| word.as_ref().to_owned()).collect();
+        self
+    }
+
+    /// As a user whom the modes of files stop, root or not.
+    pub fn without_powers(self) -> Cli {
+        if !rustix::process::geteuid().is_root() {
+            return self;
+        }
+        let all = "-dac_override,-dac_read_search,-fowner";
+        self.under(["setpriv", &format!("--bounding-set={all}"), &format!("--inh-caps={all}")])
+    }
+
     /// Runs it to its end.
     #[track_caller]
     pub fn run(self) -> Finished {
@@ -72,8 +88,10 @@ impl Cli {
     /// Starts it.
     #[track_caller]
     pub fn spawn(self) -> Running {
-        let mut command = Command::new(env!("CARGO_BIN_EXE_chiefsync"));
-        command.args(&self.arguments).env_clear().envs(self.variables);
+        let binary = OsString::from(env!("CARGO_BIN_EXE_chiefsync"));
+        let mut words = self.under.iter().chain(std::iter::once(&binary)).chain(&self.arguments);
+        let mut command = Command::new(words.next().expect("at least the binary"));
+        command.args(words).env_clear().envs(self.variables);
         command.env("CHIEFSYNC_LOG_FORMAT", self.log_format).env("RUST_BACKTRACE", "1");
         command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
         let mut child = command.spawn().expect("the binary under test");

@@ -14,7 +14,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
-pub use cli::{Cli, Running};
+pub use cli::{Cli, Finished, Running};
 pub use dev_s3::{DevS3, is_output};
 pub use minio::minio;
 pub use reader::Reader;
