@@ -28,6 +28,11 @@ use crate::sync::buffers::{Buffer, Buffers};
 use crate::sync::commit::Hold;
 use crate::sync::settle::SMALL_BYTES;
 
+mod parts;
+mod write;
+
+use write::is_ours;
+
 /// A file system's clock may tick this slowly: what was read sooner after a change is hashed once more.
 pub const YOUNG_NS: i64 = 2_000_000_000;
 
@@ -420,164 +425,6 @@ impl Uploader {
         })
     }
 
-    /// The upload to put parts into: one that an earlier try left, with the parts that the store holds, or a new one.
-    async fn open_upload(&self, job: &Job) -> Result<(UploadId, String, BTreeMap<u32, StoredPart>), Stop> {
-        let mut left: Vec<(UploadId, Option<String>)> = Vec::new();
-        if let Some(resume) = &job.resume {
-            left.push((resume.id.clone(), Some(resume.nonce.clone())));
-        } else {
-            match self.store.list_uploads(&job.key).await {
-                Ok(open) => left.extend(open.into_iter().map(|upload| (upload.id, None))),
-                Err(e) if e.kind == ErrorKind::Unsupported => {}
-                Err(e) => return Err(e.into()),
-            }
-        }
-        // One of those that were left is continued; the head makes all of them ours, so the others are thrown away.
-        let mut found = None;
-        for (id, nonce) in left {
-            if found.is_some() {
-                self.store.abort(&job.key, &id).await?;
-                continue;
-            }
-            match self.store.list_parts(&job.key, &id).await {
-                Ok(parts) => {
-                    let nonce = nonce.unwrap_or_else(|| id.0.clone());
-                    found = Some((id, nonce, parts.into_iter().map(|p| (p.number, p)).collect::<BTreeMap<_, _>>()));
-                }
-                Err(e) if e.kind == ErrorKind::Missing => {}
-                Err(e) => return Err(e.into()),
-            }
-        }
-        let (id, nonce, mut stored) = match found {
-            Some(found) => found,
-            None => {
-                let nonce = crate::journal::random_hex();
-                let options =
-                    WriteOptions { metadata: vec![(NONCE.to_owned(), nonce.clone())], ..WriteOptions::default() };
-                (self.store.create_upload(&job.key, options).await?, nonce, BTreeMap::new())
-            }
-        };
-        // A store that returns no checksums: the journal remembers which part had which digest, by the part's tag.
-        if let Some(resume) = &job.resume {
-            for (number, (part, sha256)) in &resume.parts {
-                if let Some(there) = stored.get_mut(number)
-                    && there.sha256.is_none()
-                    && there.etag == part.etag
-                {
-                    there.sha256 = Some(*sha256);
-                }
-            }
-        }
-        let parts = job.resume.as_ref().filter(|resume| resume.id == id).map(|r| r.parts.clone()).unwrap_or_default();
-        let upload = OpenUpload { stat: job.stat, id: id.clone(), nonce: nonce.clone(), parts };
-        self.tell(Progress::Begun(job.key.clone(), upload)).await;
-        Ok((id, nonce, stored))
-    }
-
-    /// Sends what the store doesn't hold yet, several parts at a time; returns all parts, the digest, and how many
-    /// leading parts were read young.
-    async fn send_parts(
-        &self,
-        job: &Job,
-        file: &Arc<ReadFile>,
-        id: &UploadId,
-        stored: BTreeMap<u32, StoredPart>,
-        progress: &Arc<FileProgress>,
-    ) -> Result<(Vec<StoredPart>, Digest, u32), Stop> {
-        let count = digest::part_count(job.stat.size);
-        let mut digests = vec![None; count as usize];
-        let mut parts = BTreeMap::new();
-        let mut young_parts = 0;
-        let mut sending: JoinSet<Result<(u32, Sha256, StoredPart), StoreError>> = JoinSet::new();
-        let mut index = 0;
-        loop {
-            // Reading waits for a buffer; meanwhile what has arrived is taken in, so that nothing piles up.
-            while let Some(done) = sending.try_join_next() {
-                self.part_arrived(job, done, &mut parts, &mut digests).await?;
-            }
-            if index == count {
-                match sending.join_next().await {
-                    Some(done) => self.part_arrived(job, done, &mut parts, &mut digests).await?,
-                    None => break,
-                }
-                continue;
-            }
-            let part = self.read_part(job, file, index).await?;
-            let (number, sha256, len) = (index + 1, part.body.sha256, part.body.len_bytes);
-            if part.young {
-                young_parts = number;
-            }
-            index += 1;
-            match stored.get(&number) {
-                Some(there) if there.size_bytes == len && there.sha256 == Some(sha256) => {
-                    progress.advance(len);
-                    digests[number as usize - 1] = Some(sha256);
-                    parts.insert(number, there.clone());
-                }
-                _ => {
-                    let (store, key, id) = (Arc::clone(&self.store), job.key.clone(), id.clone());
-                    let (metrics, progress) = (Arc::clone(&self.metrics), Arc::clone(progress));
-                    sending.spawn(async move {
-                        let started = clock::now();
-                        let done = send_part(&store, &key, &id, number, &part.body).await?;
-                        metrics.send_time(started.elapsed());
-                        metrics.sent(len);
-                        progress.advance(len);
-                        drop(part.room);
-                        Ok((number, sha256, done))
-                    });
-                }
-            }
-        }
-        let digests: Vec<Sha256> = digests.into_iter().flatten().collect();
-        Ok((parts.into_values().collect(), Digest::from(digests), young_parts))
-    }
-
-    async fn part_arrived(
-        &self,
-        job: &Job,
-        done: Result<Result<(u32, Sha256, StoredPart), StoreError>, tokio::task::JoinError>,
-        parts: &mut BTreeMap<u32, StoredPart>,
-        digests: &mut [Option<Sha256>],
-    ) -> Result<(), Stop> {
-        let (number, sha256, part) =
-            done.map_err(|e| Stop::Io(io::Error::other(format!("a part's task ended early: {e}"))))??;
-        digests[number as usize - 1] = Some(sha256);
-        self.tell(Progress::Part(job.key.clone(), part.clone(), sha256)).await;
-        parts.insert(number, part);
-        Ok(())
-    }
-
-    /// Reads and hashes one part: into a buffer, or, if none is large enough, only hashed, to be streamed.
-    async fn read_part(&self, job: &Job, file: &Arc<ReadFile>, index: u32) -> Result<Part, Stop> {
-        let (offset, len) = digest::part_range(job.stat.size, index);
-        let young_until_ns = job.stat.ctime_ns.saturating_add(YOUNG_NS);
-        let (file, metrics) = (Arc::clone(file), Arc::clone(&self.metrics));
-        if self.buffers.fits(len) {
-            let mut buffer = self.buffers.take(len).await;
-            blocking(move || {
-                let (started, young) = (clock::now(), clock::wall_ns() < young_until_ns);
-                let sha256 = fill(&file, buffer.as_mut_slice(), offset)?;
-                metrics.read_time(started.elapsed());
-                Ok(Part { body: Body::bytes(buffer.into_bytes(), sha256), young, room: None })
-            })
-            .await
-        } else {
-            let room = Some(self.buffers.take(STREAM_BYTES).await);
-            blocking(move || {
-                let (started, young) = (clock::now(), clock::wall_ns() < young_until_ns);
-                let sha256 = hash(&file, offset, len)?;
-                metrics.hash_time(started.elapsed());
-                Ok(Part {
-                    body: Body { source: BodySource::File { file, offset }, len_bytes: len, sha256 },
-                    young,
-                    room,
-                })
-            })
-            .await
-        }
-    }
-
     /// Makes the object from another one that the store has.
     async fn copy(&self, job: &Job, source: &Key, from: &Uploaded) -> Result<Outcome, Stop> {
         let written = self
@@ -589,158 +436,9 @@ impl Uploader {
         Ok(Outcome::Sent(uploaded(job, from.digest.clone(), written.etag, 0)))
     }
 
-    /// Writes under the condition that what is known to be there is there. A condition that fails is looked into: our own
-    /// earlier try may have been carried out without an answer, somebody may have changed the object, or the whole prefix.
-    async fn write<'a, F>(
-        &self,
-        job: &Job,
-        there: &Option<ETag>,
-        digest: &Digest,
-        nonce: Option<&str>,
-        mut send: impl FnMut(Condition) -> F,
-    ) -> Result<Written, Stop>
-    where
-        F: Future<Output = Result<Written, StoreError>> + 'a,
-    {
-        let mut there = there.clone();
-        let mut last = None;
-        let mut by_tag = self.fence;
-        for _ in 0..TRIES {
-            let condition = match (&there, by_tag) {
-                (_, false) => Condition::None,
-                (None, true) => Condition::Absent,
-                (Some(etag), true) => Condition::Matches(etag.clone()),
-            };
-            let error = match send(condition).await {
-                Ok(written) => match self.check_written(job, digest, &written).await {
-                    Ok(()) => return Ok(written),
-                    // Completing the same parts once more mends nothing.
-                    Err(error) if nonce.is_some() => return Err(Stop::Damaged(written.etag, error)),
-                    Err(error) => {
-                        there = Some(written.etag);
-                        error
-                    }
-                },
-                Err(error) => error,
-            };
-            match error.kind {
-                ErrorKind::Fenced | ErrorKind::Missing => match self.store.head(&job.key).await {
-                    Ok(meta) if is_ours(&meta, job.stat.size, digest, nonce) => {
-                        let intact = match self.verified_by_store {
-                            true => Ok(()),
-                            false => self.read_back(&job.key, job.stat.size, digest, &meta.etag).await,
-                        };
-                        match intact {
-                            Ok(()) => return Ok(Written { etag: meta.etag, checksum: meta.checksum }),
-                            Err(error) if nonce.is_some() => return Err(Stop::Damaged(meta.etag, error)),
-                            Err(_) => there = Some(meta.etag),
-                        }
-                    }
-                    // The source of a copy or the upload itself is missing, not our condition wrong.
-                    _ if error.kind == ErrorKind::Missing && there.is_none() => return Err(error.into()),
-                    // The very tag that was asked for is there: this store compares with another one than it shows.
-                    Ok(meta) if there.as_ref() == Some(&meta.etag) => {
-                        self.hold.check().await.map_err(Stop::Superseded)?;
-                        by_tag = false;
-                    }
-                    Ok(meta) => {
-                        self.still_ours(job, "changed by somebody else").await?;
-                        there = Some(meta.etag);
-                    }
-                    Err(e) if e.kind == ErrorKind::Missing && there.is_some() => {
-                        self.still_ours(job, "removed by somebody else").await?;
-                        there = None;
-                    }
-                    Err(e) if e.kind == ErrorKind::Missing => return Err(error.into()),
-                    Err(e) => return Err(e.into()),
-                },
-                ErrorKind::Corrupt => {
-                    tracing::warn!(path = %job.key, error = %error, "bytes arrived damaged; sending them again");
-                }
-                _ => return Err(error.into()),
-            }
-            last = Some(error);
-        }
-        Err(Stop::Store(last.expect("there was a try")))
-    }
-
-    async fn still_ours(&self, job: &Job, what: &str) -> Result<(), Stop> {
-        self.hold.check().await.map_err(Stop::Superseded)?;
-        tracing::warn!(path = %job.key, "the object was {what} while the prefix is ours; writing it again");
-        Ok(())
-    }
-
-    /// Compares what the store says it wrote with what was sent; a store that checks nothing is read back.
-    async fn check_written(&self, job: &Job, digest: &Digest, written: &Written) -> Result<(), StoreError> {
-        let corrupt = |message: String| StoreError::new(ErrorKind::Corrupt, "PutObject", job.key.as_str(), message);
-        // A copy may come out as one part whatever its source was.
-        if job.link.is_none()
-            && let Some(checksum) = &written.checksum
-            && *checksum != digest.checksum()
-        {
-            return Err(corrupt(format!("the store says {checksum}, sent was {}", digest.checksum())));
-        }
-        if !self.verified_by_store {
-            self.read_back(&job.key, job.stat.size, digest, &written.etag).await?;
-        }
-        Ok(())
-    }
-
-    async fn read_back(&self, key: &Key, size_bytes: u64, digest: &Digest, etag: &ETag) -> Result<(), StoreError> {
-        for (index, expected) in digest.parts().iter().enumerate() {
-            let range = digest::part_range(size_bytes, u32::try_from(index).unwrap_or(u32::MAX));
-            if sha256_of_range(self.store.as_ref(), key, range, etag).await? != *expected {
-                let message = format!("part {} reads back with other bytes", index + 1);
-                return Err(StoreError::new(ErrorKind::Corrupt, "GetObject", key.as_str(), message));
-            }
-        }
-        Ok(())
-    }
-
-    /// Whether an object that is listed under another tag than its write returned holds what was sent nevertheless: some
-    /// stores answer Complete with a tag of their own. Returns the tag that the object itself goes by. Its checksum tells,
-    /// where the store checks these; else its bytes do.
-    pub async fn is_intact(&self, key: &Key, up: &Uploaded) -> Result<Option<ETag>, StoreError> {
-        let meta = match self.store.head(key).await {
-            Err(error) if error.kind == ErrorKind::Missing => return Ok(None),
-            other => other?,
-        };
-        if meta.size_bytes != up.stat.size {
-            return Ok(None);
-        }
-        let by_checksum = self.verified_by_store && meta.checksum.as_deref() == Some(up.digest.checksum().as_str());
-        if meta.etag == up.etag || by_checksum {
-            return Ok(Some(meta.etag));
-        }
-        match self.read_back(key, up.stat.size, &up.digest, &meta.etag).await {
-            Ok(()) => Ok(Some(meta.etag)),
-            Err(error) if matches!(error.kind, ErrorKind::Corrupt | ErrorKind::Fenced | ErrorKind::Missing) => Ok(None),
-            Err(error) => Err(error),
-        }
-    }
-
     async fn tell(&self, progress: Progress) {
         // The engine is gone only when the process is about to end; the bucket still knows.
         let _ = self.progress.send(progress).await;
-    }
-}
-
-async fn send_part(
-    store: &SharedStore,
-    key: &Key,
-    id: &UploadId,
-    number: u32,
-    body: &Body,
-) -> Result<StoredPart, StoreError> {
-    let mut tries = 1;
-    loop {
-        match store.put_part(key, id, number, body.clone()).await {
-            Err(e) if e.kind == ErrorKind::Corrupt && tries < TRIES => {
-                tracing::warn!(path = %key, part = number, error = %e, "a part arrived damaged; sending it again");
-                tries += 1;
-            }
-            other => return other,
-        }
     }
 }
 
@@ -751,12 +449,6 @@ fn uploaded(job: &Job, digest: Digest, etag: ETag, young_parts: u32) -> Uploaded
 fn young_parts_now(job: &Job) -> u32 {
     let young = !job.last_look && clock::wall_ns() < job.stat.ctime_ns.saturating_add(YOUNG_NS);
     if young { digest::part_count(job.stat.size) } else { 0 }
-}
-
-/// Whether an object is what a write of ours would have left.
-fn is_ours(meta: &Meta, size_bytes: u64, digest: &Digest, nonce: Option<&str>) -> bool {
-    let by_nonce = nonce.is_some_and(|n| meta.metadata.iter().any(|(name, value)| name == NONCE && value == n));
-    meta.size_bytes == size_bytes && (by_nonce || meta.checksum.as_deref() == Some(digest.checksum().as_str()))
 }
 
 /// Whether what was opened is the version that was seen.
