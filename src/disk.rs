@@ -6,13 +6,13 @@
 
 use std::fs::{File, OpenOptions};
 use std::io::{self, IoSliceMut, Read as _, Write as _};
-use std::os::fd::AsFd as _;
+use std::os::fd::{AsFd as _, OwnedFd};
 use std::os::unix::fs::{MetadataExt as _, OpenOptionsExt as _};
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use rustix::fs::{Advice, AtFlags, CWD, Mode, OFlags, fadvise};
-use rustix::io::ReadWriteFlags;
+use rustix::fs::{Advice, AtFlags, CWD, Mode, OFlags, ResolveFlags, fadvise};
+use rustix::io::{Errno, ReadWriteFlags};
 use serde::{Deserialize, Serialize};
 
 use crate::digest::{Digest, Hasher, Sha256, part_count, part_range};
@@ -84,6 +84,21 @@ impl ReadFile {
             other => other?,
         };
         ReadFile::of(file, path.to_owned())
+    }
+
+    /// Opens `path` below `root`, which may be a link itself: no link on the way down is followed, so that a directory that
+    /// was replaced by a link since somebody looked leads nowhere (ELOOP).
+    pub fn open_below(root: &Path, path: &Path) -> io::Result<ReadFile> {
+        let flags = OFlags::RDONLY | OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::CLOEXEC;
+        let opened = match open_beneath(root, path, flags | OFlags::NOATIME) {
+            Err(Errno::PERM | Errno::ACCESS) => open_beneath(root, path, flags),
+            other => other,
+        };
+        match opened {
+            Ok(fd) => ReadFile::of(File::from(fd), path.to_owned()),
+            Err(error) if is_unknown_call(error) => ReadFile::open(path),
+            Err(error) => Err(error.into()),
+        }
     }
 
     fn of(file: File, path: PathBuf) -> io::Result<ReadFile> {
@@ -207,6 +222,37 @@ pub fn write_atomically(path: &Path, bytes: &[u8]) -> io::Result<()> {
 /// What is at `path` itself, links not followed.
 pub fn symlink_metadata(path: &Path) -> io::Result<std::fs::Metadata> {
     std::fs::symlink_metadata(path)
+}
+
+/// What is at `path` below `root`, no link on the way down followed: where there is one, there is nothing.
+pub fn symlink_metadata_below(root: &Path, path: &Path) -> io::Result<std::fs::Metadata> {
+    match open_beneath(root, path, OFlags::PATH | OFlags::NOFOLLOW | OFlags::CLOEXEC) {
+        Ok(fd) => File::from(fd).metadata(),
+        Err(error) if is_unknown_call(error) => symlink_metadata(path),
+        // The last name may be a link; then only the ones before it count.
+        Err(Errno::LOOP) => {
+            let parent = path.parent().unwrap_or(root);
+            match open_beneath(root, parent, OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC) {
+                Ok(_) => symlink_metadata(path),
+                Err(_) => Err(io::ErrorKind::NotFound.into()),
+            }
+        }
+        Err(error) => Err(error.into()),
+    }
+}
+
+/// `openat2`, held below `root` and off every link.
+fn open_beneath(root: &Path, path: &Path, flags: OFlags) -> Result<OwnedFd, Errno> {
+    let below = path.strip_prefix(root).map_err(|_| Errno::XDEV)?;
+    let below = if below.as_os_str().is_empty() { Path::new(".") } else { below };
+    let directory = rustix::fs::open(root, OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC, Mode::empty())?;
+    let resolve = ResolveFlags::BENEATH | ResolveFlags::NO_SYMLINKS | ResolveFlags::NO_MAGICLINKS;
+    rustix::fs::openat2(directory, below, flags, Mode::empty(), resolve)
+}
+
+/// Before Linux 5.6 there is no `openat2`; some sandboxes refuse it as if it were forbidden.
+fn is_unknown_call(error: Errno) -> bool {
+    matches!(error, Errno::NOSYS | Errno::PERM)
 }
 
 /// What is at `path`, links followed.
@@ -381,3 +427,35 @@ pub fn read_small_following_links(path: &Path, limit_bytes: u64) -> io::Result<V
 mod directory;
 
 pub use directory::{Directory, Kind, Lock, NewFile};
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn no_link_on_the_way_down_is_followed() {
+        let dir = tempfile::tempdir().unwrap();
+        let (root, outside) = (dir.path().join("src"), dir.path().join("outside"));
+        for directory in [root.join("real"), outside.clone()] {
+            std::fs::create_dir_all(&directory).unwrap();
+            std::fs::write(directory.join("file"), "content").unwrap();
+        }
+        let link = std::os::unix::fs::symlink::<&Path, PathBuf>;
+        link(&outside, root.join("away")).unwrap();
+        link(Path::new("real"), root.join("beside")).unwrap();
+        link(&root, dir.path().join("volume")).unwrap();
+        // SRC itself may be a link.
+        let root = dir.path().join("volume");
+        assert_eq!(ReadFile::open_below(&root, &root.join("real/file")).unwrap().opened().size, 7);
+        assert!(symlink_metadata_below(&root, &root.join("real")).unwrap().is_dir());
+        assert!(symlink_metadata_below(&root, &root.join("away")).unwrap().is_symlink());
+        for name in ["away/file", "beside/file"] {
+            let error = ReadFile::open_below(&root, &root.join(name)).unwrap_err();
+            assert_eq!(error.raw_os_error(), Some(Errno::LOOP.raw_os_error()), "{name}");
+            let error = symlink_metadata_below(&root, &root.join(name)).unwrap_err();
+            assert_eq!(error.kind(), io::ErrorKind::NotFound, "{name}");
+        }
+        let error = ReadFile::open_below(&root, &root.join("real/nothing")).unwrap_err();
+        assert_eq!(error.kind(), io::ErrorKind::NotFound);
+    }
+}

@@ -323,7 +323,7 @@ impl Worker {
         let mut settled = Batch::new(&watcher, &events, Evidence::Settled, None);
         for (path, evidence) in paths {
             settled.evidence = evidence;
-            match disk::symlink_metadata(&path) {
+            match disk::symlink_metadata_below(self.tree.root(), &path) {
                 Ok(meta) if meta.is_dir() => {
                     // A file that had this name is gone.
                     settled.gone(&self.tree, &path);

@@ -214,6 +214,7 @@ pub(super) async fn engine(
     let (looker, unwatched) = Looker::start(tree, event_sender, watching);
     let buffer_bytes = Buffers::budget_bytes(config.memory_bytes);
     let uploader = Arc::new(Uploader {
+        root: Arc::from(looker.tree().root()),
         store: Arc::clone(&store),
         buffers: Buffers::new(buffer_bytes),
         metrics: Arc::clone(&metrics),

@@ -482,3 +482,25 @@ fn a_store_with_a_limit_on_keys_refuses_one_file_and_takes_the_others() {
     assert!(ended.stderr.contains("  refused: PutObject s3://bucket/job/refused: InvalidArgument"), "{}", ended.stderr);
     assert_eq!(s3.tree("job").into_keys().collect::<Vec<_>>(), ["taken"]);
 }
+
+#[test]
+fn a_directory_that_is_replaced_by_a_link_leads_nobody_outside() {
+    let (sandbox, s3) = (Sandbox::new(), DevS3::start());
+    std::fs::create_dir(sandbox.outside("private")).unwrap();
+    std::fs::write(sandbox.outside("private/key"), "secret").unwrap();
+    sandbox.write("checkpoint/key", b"public");
+    let watch = sandbox.cli(s3.place()).args(["watch", "--settle", "1h"]).arg(sandbox.src()).arg("s3://bucket/job");
+    let watch = watch.arg("--control").arg(sandbox.control()).spawn();
+    crate::harness::eventually("a file that is closed goes up: SRC is watched", || {
+        sandbox.write("closed", b"content");
+        watch.log().contains("uploaded")
+    });
+    // What was seen as checkpoint/key waits to settle; by then the way there leads elsewhere.
+    std::fs::rename(sandbox.path("checkpoint"), sandbox.outside("moved")).unwrap();
+    sandbox.link(sandbox.outside("private"), "checkpoint");
+    std::fs::write(sandbox.outside("DONE"), "").unwrap();
+    std::fs::rename(sandbox.outside("DONE"), sandbox.path("DONE")).unwrap();
+    let ended = expect(watch.wait(), 3, "1 file is missing", "run it again");
+    assert!(ended.stderr.contains("  checkpoint: the link's target is outside SRC"), "{}", ended.stderr);
+    assert_eq!(s3.tree("job").into_keys().collect::<Vec<_>>(), ["closed"]);
+}

@@ -6,7 +6,7 @@
 
 use std::collections::BTreeMap;
 use std::io;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
@@ -125,6 +125,8 @@ pub enum Progress {
 
 /// What one job and the next share.
 pub struct Uploader {
+    /// SRC: nothing outside of it is ever opened.
+    pub root: Arc<Path>,
     /// Where to.
     pub store: SharedStore,
     /// The parts' memory.
@@ -208,10 +210,11 @@ impl Uploader {
     /// A file of one part: read once into memory, hashed, sent.
     async fn run_single(&self, job: &Job) -> Result<Outcome, Stop> {
         let mut buffer = self.buffers.take(job.stat.size).await;
+        let root = Arc::clone(&self.root);
         let (path, expected, growing, metrics) = (job.path.clone(), job.stat, job.growing, Arc::clone(&self.metrics));
         let read = move || {
             let started = clock::now();
-            let file = ReadFile::open(&path)?;
+            let file = ReadFile::open_below(&root, &path)?;
             check_before(&file, &expected, growing)?;
             let read_at_ns = clock::wall_ns();
             let sha256 = fill(&file, buffer.as_mut_slice(), 0)?;
@@ -243,9 +246,10 @@ impl Uploader {
 
     /// A file of several parts, or one too large for the memory budget.
     async fn run_parts(&self, job: &Job) -> Result<Outcome, Stop> {
+        let root = Arc::clone(&self.root);
         let (path, expected, growing) = (job.path.clone(), job.stat, job.growing);
         let file = blocking(move || {
-            let file = ReadFile::open(&path)?;
+            let file = ReadFile::open_below(&root, &path)?;
             check_before(&file, &expected, growing)?;
             file.advise_sequential();
             Ok::<_, Stop>(Arc::new(file))
