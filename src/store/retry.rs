@@ -161,8 +161,9 @@ impl Retry {
                 error.kind = ErrorKind::Retry(RetryReason::Denied);
             }
             let ErrorKind::Retry(reason) = error.kind else {
-                // Any other answer shows that the store is there and allows this operation.
-                if error.kind != ErrorKind::Stop {
+                // These answers are about the object: the bucket is there, and the operation is allowed. A digest or a name
+                // may be refused before anybody looks at bucket or permission.
+                if matches!(error.kind, ErrorKind::Fenced | ErrorKind::Missing) {
                     self.worked.fetch_or(bit, Ordering::Relaxed);
                 }
                 return Err(error);

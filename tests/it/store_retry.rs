@@ -48,6 +48,16 @@ async fn put(bench: &Bench) -> Result<store::Written, StoreError> {
 const BUSY: Fault = Fault::Refuse(ErrorKind::Retry(RetryReason::SlowDown));
 const DENIED: Fault = Fault::Refuse(ErrorKind::Stop);
 
+/// The preflight's forged put is refused for its digest, perhaps before anybody looks whether the bucket is there.
+#[tokio::test]
+async fn a_refused_digest_does_not_mean_that_the_operation_worked() {
+    let bench = bench(Until::Forever).await;
+    bench.faults.add(When::operation(Operation::Put).times(1), Fault::Refuse(ErrorKind::Corrupt));
+    assert_eq!(put(&bench).await.unwrap_err().kind, ErrorKind::Corrupt);
+    bench.faults.add(When::operation(Operation::Put).times(1), DENIED);
+    assert_eq!(put(&bench).await.unwrap_err().kind, ErrorKind::Stop);
+}
+
 #[tokio::test]
 async fn it_is_tried_again_until_it_works() {
     let bench = bench(Until::Forever).await;
