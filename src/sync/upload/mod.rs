@@ -31,6 +31,7 @@ use crate::sync::settle::SMALL_BYTES;
 mod parts;
 mod write;
 
+use parts::read_into;
 use write::is_ours;
 
 /// A file system's clock may tick this slowly: what was read sooner after a change is hashed once more.
@@ -171,7 +172,7 @@ struct Part {
     body: Body,
     young: bool,
     /// For a part that is streamed: its share of the memory, held until it is sent.
-    room: Option<Buffer>,
+    _room: Option<Buffer>,
 }
 
 impl Uploader {
@@ -338,7 +339,8 @@ impl Uploader {
     /// A single part that no buffer holds: hashed in one pass, streamed in a second through the same descriptor.
     async fn send_streamed(&self, job: &Job, file: &Arc<ReadFile>) -> Result<Outcome, Stop> {
         let progress = self.metrics.begin_file(&job.key, job.stat.size);
-        let part = self.read_part(job, file, 0).await?;
+        let part =
+            read_into(self.room(job.stat.size).await, Arc::clone(file), job.stat, 0, Arc::clone(&self.metrics)).await?;
         let digest = Digest::One(part.body.sha256);
         let written = self
             .write(job, &job.there, &digest, None, |condition| {

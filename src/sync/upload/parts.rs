@@ -59,109 +59,148 @@ impl Uploader {
         Ok((id, nonce, stored))
     }
 
-    /// Sends what the store doesn't hold yet, several parts at a time; returns all parts, the digest, and how many
-    /// leading parts were read young.
+    /// Sends what the store doesn't hold yet, several parts at a time, each read, hashed and sent by a task of its own;
+    /// returns all parts, the digest, and how many leading parts were read young.
     pub(super) async fn send_parts(
         &self,
         job: &Job,
         file: &Arc<ReadFile>,
         id: &UploadId,
-        stored: BTreeMap<u32, StoredPart>,
+        mut stored: BTreeMap<u32, StoredPart>,
         progress: &Arc<FileProgress>,
     ) -> Result<(Vec<StoredPart>, Digest, u32), Stop> {
         let count = digest::part_count(job.stat.size);
         let mut digests = vec![None; count as usize];
         let mut parts = BTreeMap::new();
         let mut young_parts = 0;
-        let mut sending: JoinSet<Result<(u32, Sha256, StoredPart), StoreError>> = JoinSet::new();
+        let mut under_way: JoinSet<Result<Arrived, Stop>> = JoinSet::new();
         let mut index = 0;
         loop {
-            // Reading waits for a buffer; meanwhile what has arrived is taken in, so that nothing piles up.
-            while let Some(done) = sending.try_join_next() {
-                self.part_arrived(job, done, &mut parts, &mut digests).await?;
-            }
-            if index == count {
-                match sending.join_next().await {
-                    Some(done) => self.part_arrived(job, done, &mut parts, &mut digests).await?,
+            let done = if index < count {
+                // Waits for a buffer, in the order of the parts; what has arrived meanwhile is taken in first, so that
+                // nothing piles up.
+                match under_way.try_join_next() {
+                    Some(done) => done,
+                    None => {
+                        let room = self.room(digest::part_range(job.stat.size, index).1).await;
+                        under_way.spawn(self.carry_part(
+                            job,
+                            file,
+                            id,
+                            index,
+                            room,
+                            stored.remove(&(index + 1)),
+                            progress,
+                        ));
+                        index += 1;
+                        continue;
+                    }
+                }
+            } else {
+                match under_way.join_next().await {
+                    Some(done) => done,
                     None => break,
                 }
-                continue;
+            };
+            let arrived = done.map_err(|e| Stop::Io(io::Error::other(format!("a part's task ended early: {e}"))))??;
+            let number = arrived.part.number;
+            digests[number as usize - 1] = Some(arrived.sha256);
+            if arrived.young {
+                young_parts = young_parts.max(number);
             }
-            let part = self.read_part(job, file, index).await?;
-            let (number, sha256, len) = (index + 1, part.body.sha256, part.body.len_bytes);
-            if part.young {
-                young_parts = number;
+            if arrived.sent {
+                self.tell(Progress::Part(job.key.clone(), arrived.part.clone(), arrived.sha256)).await;
             }
-            index += 1;
-            match stored.get(&number) {
-                Some(there) if there.size_bytes == len && there.sha256 == Some(sha256) => {
-                    progress.advance(len);
-                    digests[number as usize - 1] = Some(sha256);
-                    parts.insert(number, there.clone());
-                }
-                _ => {
-                    let (store, key, id) = (Arc::clone(&self.store), job.key.clone(), id.clone());
-                    let (metrics, progress) = (Arc::clone(&self.metrics), Arc::clone(progress));
-                    sending.spawn(async move {
-                        let started = clock::now();
-                        let done = send_part(&store, &key, &id, number, &part.body).await?;
-                        metrics.send_time(started.elapsed());
-                        metrics.sent(len);
-                        progress.advance(len);
-                        drop(part.room);
-                        Ok((number, sha256, done))
-                    });
-                }
-            }
+            parts.insert(number, arrived.part);
         }
         let digests: Vec<Sha256> = digests.into_iter().flatten().collect();
         Ok((parts.into_values().collect(), Digest::from(digests), young_parts))
     }
 
-    pub(super) async fn part_arrived(
+    /// One part's way: read, hashed, compared with what the store holds of it, sent if that is something else.
+    #[allow(clippy::too_many_arguments)]
+    fn carry_part(
         &self,
         job: &Job,
-        done: Result<Result<(u32, Sha256, StoredPart), StoreError>, tokio::task::JoinError>,
-        parts: &mut BTreeMap<u32, StoredPart>,
-        digests: &mut [Option<Sha256>],
-    ) -> Result<(), Stop> {
-        let (number, sha256, part) =
-            done.map_err(|e| Stop::Io(io::Error::other(format!("a part's task ended early: {e}"))))??;
-        digests[number as usize - 1] = Some(sha256);
-        self.tell(Progress::Part(job.key.clone(), part.clone(), sha256)).await;
-        parts.insert(number, part);
-        Ok(())
-    }
-
-    /// Reads and hashes one part: into a buffer, or, if none is large enough, only hashed, to be streamed.
-    pub(super) async fn read_part(&self, job: &Job, file: &Arc<ReadFile>, index: u32) -> Result<Part, Stop> {
-        let (offset, len) = digest::part_range(job.stat.size, index);
-        let young_until_ns = job.stat.ctime_ns.saturating_add(YOUNG_NS);
-        let (file, metrics) = (Arc::clone(file), Arc::clone(&self.metrics));
-        if self.buffers.fits(len) {
-            let mut buffer = self.buffers.take(len).await;
-            blocking(move || {
-                let (started, young) = (clock::now(), clock::wall_ns() < young_until_ns);
-                let sha256 = fill(&file, buffer.as_mut_slice(), offset)?;
-                metrics.read_time(started.elapsed());
-                Ok(Part { body: Body::bytes(buffer.into_bytes(), sha256), young, room: None })
-            })
-            .await
-        } else {
-            let room = Some(self.buffers.take(STREAM_BYTES).await);
-            blocking(move || {
-                let (started, young) = (clock::now(), clock::wall_ns() < young_until_ns);
-                let sha256 = hash(&file, offset, len)?;
-                metrics.hash_time(started.elapsed());
-                Ok(Part {
-                    body: Body { source: BodySource::File { file, offset }, len_bytes: len, sha256 },
-                    young,
-                    room,
-                })
-            })
-            .await
+        file: &Arc<ReadFile>,
+        id: &UploadId,
+        index: u32,
+        room: Room,
+        there: Option<StoredPart>,
+        progress: &Arc<FileProgress>,
+    ) -> impl Future<Output = Result<Arrived, Stop>> + Send + 'static {
+        let (store, key, id) = (Arc::clone(&self.store), job.key.clone(), id.clone());
+        let (metrics, progress) = (Arc::clone(&self.metrics), Arc::clone(progress));
+        let (file, stat) = (Arc::clone(file), job.stat);
+        async move {
+            let part = read_into(room, file, stat, index, Arc::clone(&metrics)).await?;
+            let (sha256, len, young) = (part.body.sha256, part.body.len_bytes, part.young);
+            if let Some(there) = there.filter(|there| there.size_bytes == len && there.sha256 == Some(sha256)) {
+                progress.advance(len);
+                return Ok(Arrived { part: there, sha256, young, sent: false });
+            }
+            let started = clock::now();
+            let done = send_part(&store, &key, &id, index + 1, &part.body).await?;
+            metrics.send_time(started.elapsed());
+            metrics.sent(len);
+            progress.advance(len);
+            Ok(Arrived { part: done, sha256, young, sent: true })
         }
     }
+
+    /// Memory for a part: a buffer that holds it, or, if none is large enough, what streaming it takes.
+    pub(super) async fn room(&self, len_bytes: u64) -> Room {
+        if self.buffers.fits(len_bytes) {
+            Room::Whole(self.buffers.take(len_bytes).await)
+        } else {
+            Room::Stream(self.buffers.take(STREAM_BYTES).await)
+        }
+    }
+}
+
+/// Where a part is read to.
+pub(super) enum Room {
+    /// Into this buffer.
+    Whole(Buffer),
+    /// Nowhere: hashed now, and read again while it is sent. The buffer stands for what that takes.
+    Stream(Buffer),
+}
+
+/// A part that the store holds.
+struct Arrived {
+    part: StoredPart,
+    sha256: Sha256,
+    young: bool,
+    sent: bool,
+}
+
+/// Reads and hashes one part.
+pub(super) async fn read_into(
+    room: Room,
+    file: Arc<ReadFile>,
+    stat: Stat,
+    index: u32,
+    metrics: Arc<Metrics>,
+) -> Result<Part, Stop> {
+    let (offset, len) = digest::part_range(stat.size, index);
+    let young_until_ns = stat.ctime_ns.saturating_add(YOUNG_NS);
+    blocking(move || {
+        let (started, young) = (clock::now(), clock::wall_ns() < young_until_ns);
+        match room {
+            Room::Whole(mut buffer) => {
+                let sha256 = fill(&file, buffer.as_mut_slice(), offset)?;
+                metrics.read_time(started.elapsed());
+                Ok(Part { body: Body::bytes(buffer.into_bytes(), sha256), young, _room: None })
+            }
+            Room::Stream(buffer) => {
+                let sha256 = hash(&file, offset, len)?;
+                metrics.hash_time(started.elapsed());
+                let body = Body { source: BodySource::File { file, offset }, len_bytes: len, sha256 };
+                Ok(Part { body, young, _room: Some(buffer) })
+            }
+        }
+    })
+    .await
 }
 
 async fn send_part(
