@@ -11,7 +11,7 @@ use std::os::unix::fs::{MetadataExt as _, OpenOptionsExt as _};
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use rustix::fs::{Advice, AtFlags, CWD, Mode, OFlags, ResolveFlags, fadvise};
+use rustix::fs::{Advice, Mode, OFlags, ResolveFlags, fadvise};
 use rustix::io::{Errno, ReadWriteFlags};
 use serde::{Deserialize, Serialize};
 
@@ -276,12 +276,6 @@ pub fn remove_file(path: &Path) -> io::Result<()> {
         Err(e) if e.kind() == io::ErrorKind::NotFound => Ok(()),
         other => other,
     }
-}
-
-/// Whether the process may write below `directory`.
-pub fn is_writable(directory: &Path) -> bool {
-    rustix::fs::accessat(CWD, directory, rustix::fs::Access::WRITE_OK | rustix::fs::Access::EXEC_OK, AtFlags::empty())
-        .is_ok()
 }
 
 /// The kind of file system below `path`, as far as it matters to a watcher.
